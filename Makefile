@@ -1,0 +1,35 @@
+# Two commands on a bare machine: `make demo` and `make test`. Each creates the environment first, once.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+WORKERS ?= 2
+# Small tensors on many threads are slower than on one, and test workers would fight over the cores.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: demo test test-slow lint format clean
+
+demo: $(VENV)/.installed
+	$(BIN)/gbinet demo
+
+test: $(VENV)/.installed lint
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS)
+
+test-slow: $(VENV)/.installed
+	$(TEST_ENV) $(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

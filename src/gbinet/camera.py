@@ -1,0 +1,161 @@
+"""The pinhole camera, and the one pixel rule of the project.
+
+THE pixel rule: the centre of the top-left pixel is at (0.5, 0.5). The image covers [0, width] x [0, height].
+It holds at every scale and for every file format; nothing outside this file knows where a pixel's centre is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gbinet.errors import InputError
+
+
+def pixel_centres(
+    height: int, width: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Coordinates (x, y) of all pixel centres, [height, width, 2]."""
+    ys = torch.arange(height, device=device, dtype=dtype) + 0.5
+    xs = torch.arange(width, device=device, dtype=dtype) + 0.5
+    return torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)
+
+
+@dataclass(frozen=True)
+class Camera:
+    """One pinhole camera or a batch of cameras with images of the same size.
+
+    Axes of the camera frame: x right, y down, z forward. Depth is z in this frame. All methods are
+    differentiable in K, cam_from_world and their arguments, and keep the leading batch axes.
+    """
+
+    K: Tensor  # [..., 3, 3] intrinsics, in pixels
+    cam_from_world: Tensor  # [..., 4, 4] rigid transform, last row 0 0 0 1
+    width: int
+    height: int
+
+    # ---- construction --------------------------------------------------------------------------------------
+
+    def __post_init__(self) -> None:
+        if self.K.shape[-2:] != (3, 3):
+            raise InputError(f"camera intrinsics K must be [..., 3, 3], got {list(self.K.shape)}")
+        if self.cam_from_world.shape[-2:] != (4, 4):
+            raise InputError(f"cam_from_world must be [..., 4, 4], got {list(self.cam_from_world.shape)}")
+        if self.K.shape[:-2] != self.cam_from_world.shape[:-2]:
+            raise InputError(
+                f"K and cam_from_world disagree in their batch axes: "
+                f"{list(self.K.shape[:-2])} and {list(self.cam_from_world.shape[:-2])}"
+            )
+        if self.width < 1 or self.height < 1:
+            raise InputError(f"camera image size must be positive, got {self.width}x{self.height}")
+
+    @staticmethod
+    def stack(cameras: Sequence[Camera]) -> Camera:
+        """One batch from cameras of the same image size, along a new first axis."""
+        if not cameras:
+            raise InputError("cannot stack zero cameras")
+        sizes = {(c.width, c.height) for c in cameras}
+        if len(sizes) > 1:
+            raise InputError(
+                f"cameras in a batch need one image size, got {sorted(sizes)}; resize them first"
+            )
+        return Camera(
+            torch.stack([c.K for c in cameras]),
+            torch.stack([c.cam_from_world for c in cameras]),
+            cameras[0].width,
+            cameras[0].height,
+        )
+
+    def check(self, name: str = "camera") -> Camera:
+        """Return self if every value is usable; otherwise say which camera is broken and how."""
+        flat_K = self.K.reshape(-1, 3, 3)  # [N, 3, 3]
+        flat_pose = self.cam_from_world.reshape(-1, 4, 4)  # [N, 4, 4]
+        rotation = flat_pose[:, :3, :3].double()
+        identity = torch.eye(3, dtype=torch.float64, device=rotation.device)
+        problems = {
+            "K has a value that is not finite": ~torch.isfinite(flat_K).all(-1).all(-1),
+            "cam_from_world has a value that is not finite": ~torch.isfinite(flat_pose).all(-1).all(-1),
+            "K has a focal length that is not positive": ~((flat_K[:, 0, 0] > 0) & (flat_K[:, 1, 1] > 0)),
+            "the rotation of cam_from_world is not orthonormal (is it world_from_cam, or scaled?)": ~(
+                (rotation @ rotation.mT - identity).abs().amax((-1, -2)) < 1e-2
+            ),
+        }
+        for problem, bad in problems.items():
+            if bool(bad.any()):
+                index = int(bad.nonzero()[0])
+                where = f"{name} {index}" if self.K.dim() > 2 else name
+                raise InputError(f"{where}: {problem}")
+        return self
+
+    # ---- views of the same data ----------------------------------------------------------------------------
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.K.shape[:-2]
+
+    def __getitem__(self, index: int | slice | Tensor | tuple[int | slice | None, ...]) -> Camera:
+        """Index the leading batch axes."""
+        return replace(self, K=self.K[index], cam_from_world=self.cam_from_world[index])
+
+    def to(self, *args: torch.device | torch.dtype | str) -> Camera:
+        return replace(self, K=self.K.to(*args), cam_from_world=self.cam_from_world.to(*args))
+
+    # ---- geometry ------------------------------------------------------------------------------------------
+
+    @property
+    def world_from_cam(self) -> Tensor:  # [..., 4, 4]
+        rotation = self.cam_from_world[..., :3, :3]
+        translation = self.cam_from_world[..., :3, 3:]
+        top = torch.cat([rotation.mT, -rotation.mT @ translation], dim=-1)
+        return torch.cat([top, self.cam_from_world[..., 3:, :]], dim=-2)
+
+    @property
+    def centre(self) -> Tensor:
+        """Position of the camera in the world, [..., 3]."""
+        return self.world_from_cam[..., :3, 3]
+
+    def project(self, points_world: Tensor) -> tuple[Tensor, Tensor]:
+        """World points [..., N, 3] -> pixel coordinates [..., N, 2] and depth z [..., N].
+
+        Depth may be zero or negative (point behind the camera): the caller decides what that means.
+        """
+        rotation, translation = self.cam_from_world[..., :3, :3], self.cam_from_world[..., :3, 3]
+        points_cam = points_world @ rotation.mT + translation[..., None, :]  # [..., N, 3]
+        depth = points_cam[..., 2]
+        homogeneous = points_cam @ self.K.mT  # [..., N, 3]
+        return homogeneous[..., :2] / homogeneous[..., 2:], depth
+
+    def unproject(self, pixels: Tensor, depth: Tensor) -> Tensor:
+        """Pixel coordinates [..., N, 2] and depth z [..., N] -> world points [..., N, 3]."""
+        ones = torch.ones_like(pixels[..., :1])
+        rays = torch.cat([pixels, ones], dim=-1) @ torch.linalg.inv(self.K).mT  # [..., N, 3], z = 1
+        points_cam = rays * depth[..., None]
+        rotation, translation = self.cam_from_world[..., :3, :3], self.cam_from_world[..., :3, 3]
+        return (points_cam - translation[..., None, :]) @ rotation
+
+    def pixel_grid(self) -> Tensor:
+        """Pixel centres of the image, [height, width, 2], on this camera's device and in its dtype."""
+        return pixel_centres(self.height, self.width, device=self.K.device, dtype=self.K.dtype)
+
+    # ---- image operations ----------------------------------------------------------------------------------
+
+    def resized(self, width: int, height: int) -> Camera:
+        """The camera of the same image resized to width x height."""
+        factors = self.K.new_tensor([width / self.width, height / self.height, 1.0])
+        return replace(self, K=self.K * factors[:, None], width=width, height=height)
+
+    def scaled(self, factor: float) -> Camera:
+        """The camera of the image at another scale: K's first two rows times the factor, size rounded."""
+        factors = self.K.new_tensor([factor, factor, 1.0])
+        width, height = max(1, round(self.width * factor)), max(1, round(self.height * factor))
+        return replace(self, K=self.K * factors[:, None], width=width, height=height)
+
+    def cropped(self, left: int, top: int, width: int, height: int) -> Camera:
+        """The camera of a window of the image; the window may reach beyond it (padding)."""
+        shift = torch.zeros_like(self.K)
+        shift[..., 0, 2] = left
+        shift[..., 1, 2] = top
+        return replace(self, K=self.K - shift, width=width, height=height)

@@ -1,0 +1,73 @@
+"""`gbinet VERB ...`: finds the verb's module, imports it only then, and turns errors into one sentence."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+
+# Verb -> what it does. Each lives in gbinet/cli/<verb>.py as a typed function `run`, from which tyro derives
+# the flags. Heavy imports happen inside these modules, so that `gbinet --help` answers at once.
+VERBS: dict[str, str] = {}
+
+
+def usage() -> str:
+    lines = [
+        "usage: gbinet VERB [OPTIONS]",
+        "",
+        "Photos with known cameras in, depth maps and a cloud out.",
+        "",
+    ]
+    lines += [f"  {verb:12} {text}" for verb, text in VERBS.items()]
+    lines += ["", "`gbinet VERB --help` lists a verb's options. --debug shows tracebacks."]
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [a for a in arguments if a != "--debug"]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    verb = arguments[0]
+    if verb == "--version":
+        from gbinet import __version__
+
+        print(f"gbinet {__version__}")
+        return 0
+    if verb not in VERBS:
+        print(f"gbinet: there is no verb '{verb}'.\n\n{usage()}", file=sys.stderr)
+        return 2
+    return _run(verb, arguments[1:], debug)
+
+
+def _run(verb: str, arguments: list[str], debug: bool) -> int:
+    import tyro
+
+    from gbinet.errors import GBiNetError
+
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s: %(message)s"
+    )
+    try:
+        module = importlib.import_module(f"gbinet.cli.{verb}")
+        tyro.cli(module.run, args=arguments, prog=f"gbinet {verb}", description=VERBS[verb])
+    except GBiNetError as error:
+        if debug:
+            raise
+        print(f"gbinet {verb}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\ngbinet {verb}: stopped. Start it again to go on; finished work is kept.", file=sys.stderr)
+        return 130
+    except (OSError, MemoryError) as error:
+        if debug:
+            raise
+        print(f"gbinet {verb}: {error or 'not enough memory'}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,31 @@
+"""Errors that a user can act on: each message names the file or value, what is wrong, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class GBiNetError(Exception):
+    """Base of every error that gbinet raises on purpose. The command line prints it as one plain sentence."""
+
+
+class FormatError(GBiNetError):
+    """A file is broken or not what it claims to be."""
+
+    def __init__(self, path: Path | str, problem: str, position: str = "") -> None:
+        self.path = Path(path)
+        self.problem = problem
+        self.position = position  # e.g. "line 7" or "byte 132"
+        super().__init__(f"{path}{f', {position}' if position else ''}: {problem}")
+
+
+class SceneError(GBiNetError):
+    """A folder is no scene that we can read, or the scene lacks something that is needed."""
+
+
+class InputError(GBiNetError):
+    """A value handed to a function is impossible (shape, range, NaN)."""
+
+
+class WeightsError(GBiNetError):
+    """A weights file does not fit the network."""

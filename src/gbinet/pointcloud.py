@@ -1,0 +1,62 @@
+"""A cloud of points with what is known about each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gbinet.errors import InputError
+
+
+@dataclass(frozen=True)
+class PointCloud:
+    """N points in world coordinates; every other field is optional and has N rows too."""
+
+    xyz: Tensor  # [N, 3] float32 or float64
+    rgb: Tensor | None = None  # [N, 3] uint8
+    normals: Tensor | None = None  # [N, 3] float32, unit length
+    confidence: Tensor | None = None  # [N] float32
+    num_views: Tensor | None = None  # [N] uint8: how many views agree on the point (255 = that many or more)
+
+    def __post_init__(self) -> None:
+        if self.xyz.dim() != 2 or self.xyz.shape[1] != 3:
+            raise InputError(f"xyz must be [N, 3], got {list(self.xyz.shape)}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and len(value) != len(self.xyz):
+                raise InputError(f"{field.name} has {len(value)} rows, xyz has {len(self.xyz)}")
+
+    def __len__(self) -> int:
+        return len(self.xyz)
+
+    def __getitem__(self, index: slice | Tensor) -> PointCloud:
+        """Select points by a slice, a mask or indices."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return PointCloud(**{name: None if v is None else v[index] for name, v in values.items()})
+
+    @staticmethod
+    def cat(clouds: list[PointCloud]) -> PointCloud:
+        """All points of several clouds; a field that one of them lacks is dropped."""
+        if not clouds:
+            return PointCloud(torch.zeros(0, 3))
+        columns: dict[str, Tensor | None] = {}
+        for field in fields(PointCloud):
+            parts = [getattr(c, field.name) for c in clouds]
+            columns[field.name] = None if any(p is None for p in parts) else torch.cat(parts)
+        return PointCloud(**columns)  # type: ignore[arg-type]  # xyz is never None
+
+    # The two conveniences below reach up into formats: `cloud.save("cloud.ply")` is what people type.
+
+    def save(self, path: str | Path) -> Path:
+        from gbinet.formats.ply import write_ply
+
+        return write_ply(Path(path), self)
+
+    @staticmethod
+    def load(path: str | Path) -> PointCloud:
+        from gbinet.formats.ply import read_ply
+
+        return read_ply(Path(path))
