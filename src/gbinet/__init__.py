@@ -1,25 +1,55 @@
-"""Multi-view stereo by generalized binary search: posed photos in, depth maps and a dense point cloud out."""
+"""Multi-view stereo by generalized binary search: posed photos in, depth maps and a dense point cloud out.
 
-from gbinet.camera import Camera
-from gbinet.depthmap import DepthMap
-from gbinet.errors import FormatError, GBiNetError, InputError, SceneError, WeightsError
-from gbinet.pointcloud import PointCloud
-from gbinet.scene import DepthRange, Scene, SourceView, SparsePoints, View
+The names below are imported when first used, so that `import gbinet` and `gbinet --help` are instant.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # for type checkers and editors; keep in step with _HOME
+    from gbinet.camera import Camera as Camera
+    from gbinet.depthmap import DepthMap as DepthMap
+    from gbinet.errors import FormatError as FormatError
+    from gbinet.errors import GBiNetError as GBiNetError
+    from gbinet.errors import InputError as InputError
+    from gbinet.errors import SceneError as SceneError
+    from gbinet.errors import WeightsError as WeightsError
+    from gbinet.pointcloud import PointCloud as PointCloud
+    from gbinet.scene import DepthRange as DepthRange
+    from gbinet.scene import Scene as Scene
+    from gbinet.scene import SourceView as SourceView
+    from gbinet.scene import SparsePoints as SparsePoints
+    from gbinet.scene import View as View
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Camera",
-    "DepthMap",
-    "DepthRange",
-    "FormatError",
-    "GBiNetError",
-    "InputError",
-    "PointCloud",
-    "Scene",
-    "SceneError",
-    "SourceView",
-    "SparsePoints",
-    "View",
-    "WeightsError",
-]
+# Public name -> the module that it lives in.
+_HOME = {
+    "Camera": "camera",
+    "DepthMap": "depthmap",
+    "DepthRange": "scene",
+    "FormatError": "errors",
+    "GBiNetError": "errors",
+    "InputError": "errors",
+    "PointCloud": "pointcloud",
+    "Scene": "scene",
+    "SceneError": "errors",
+    "SourceView": "scene",
+    "SparsePoints": "scene",
+    "View": "scene",
+    "WeightsError": "errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gbinet' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f"gbinet.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOME, "__version__"])

@@ -100,8 +100,8 @@ class Camera:
         """Index the leading batch axes."""
         return replace(self, K=self.K[index], cam_from_world=self.cam_from_world[index])
 
-    def to(self, *args: torch.device | torch.dtype | str) -> Camera:
-        return replace(self, K=self.K.to(*args), cam_from_world=self.cam_from_world.to(*args))
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Camera:
+        return replace(self, K=self.K.to(device, dtype), cam_from_world=self.cam_from_world.to(device, dtype))
 
     # ---- geometry ------------------------------------------------------------------------------------------
 
@@ -134,7 +134,8 @@ class Camera:
         rays = torch.cat([pixels, ones], dim=-1) @ torch.linalg.inv(self.K).mT  # [..., N, 3], z = 1
         points_cam = rays * depth[..., None]
         rotation, translation = self.cam_from_world[..., :3, :3], self.cam_from_world[..., :3, 3]
-        return (points_cam - translation[..., None, :]) @ rotation
+        points: Tensor = (points_cam - translation[..., None, :]) @ rotation
+        return points
 
     def pixel_grid(self) -> Tensor:
         """Pixel centres of the image, [height, width, 2], on this camera's device and in its dtype."""

@@ -37,7 +37,7 @@ class DepthMap:
 
     def points(self) -> Tensor:
         """World points of all pixels, [H, W, 3]; meaningless where depth is unknown."""
-        camera = self.camera.to(self.depth.device).to(self.depth.dtype)
+        camera = self.camera.to(self.depth.device, self.depth.dtype)
         height, width = self.depth.shape
         flat = camera.unproject(camera.pixel_grid().reshape(-1, 2), self.depth.reshape(-1))
         return flat.reshape(height, width, 3)
