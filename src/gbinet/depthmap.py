@@ -41,3 +41,36 @@ class DepthMap:
         height, width = self.depth.shape
         flat = camera.unproject(camera.pixel_grid().reshape(-1, 2), self.depth.reshape(-1))
         return flat.reshape(height, width, 3)
+
+    def normals(self, radius: int = 2, max_jump: float = 0.03) -> Tensor:
+        """Unit surface normals in the world, towards the camera, [H, W, 3]; 0 where neighbours are too few.
+
+        A plane is seen as an affine map from pixel to inverse depth, q = (a, b, c) . (u, v, 1), with normal
+        -K^T (a, b, c). It is fitted in a window around each pixel, over the neighbours whose depth differs by
+        less than the share `max_jump`.
+        """
+        camera = self.camera.to(self.depth.device, torch.float32)
+        depth = torch.where(self.valid, self.depth, 0).float()
+        height, width = depth.shape
+        padded = torch.nn.functional.pad(depth[None, None], [radius] * 4)[0, 0]
+        s1, su, sv, suu, suv, svv, sq, squ, sqv = torch.zeros(9, height, width, device=depth.device)
+        for dv in range(-radius, radius + 1):
+            for du in range(-radius, radius + 1):
+                other = padded[radius + dv :, radius + du :][:height, :width]
+                w = ((other - depth).abs() < max_jump * depth).float()  # false where either is unknown
+                q = w * depth / other.clamp(min=1e-30)  # inverse depth, as a multiple of the centre's
+                s1, su, sv = s1 + w, su + w * du, sv + w * dv
+                suu, suv, svv = suu + w * du * du, suv + w * du * dv, svv + w * dv * dv
+                sq, squ, sqv = sq + q, squ + q * du, sqv + q * dv
+        count = s1.clamp(min=1)  # from here on, moments about the mean
+        cuu, cuv, cvv = suu - su * su / count, suv - su * sv / count, svv - sv * sv / count
+        cqu, cqv = squ - sq * su / count, sqv - sq * sv / count
+        determinant = cuu * cvv - cuv * cuv
+        fitted = determinant > 0.1  # three neighbours on one line span no plane
+        a = torch.where(fitted, (cqu * cvv - cqv * cuv) / determinant, 0)
+        b = torch.where(fitted, (cqv * cuu - cqu * cuv) / determinant, 0)
+        at_pixel = (sq - a * su - b * sv) / count
+        u, v = camera.pixel_grid().unbind(-1)
+        normals_cam = -torch.stack([a, b, at_pixel - a * u - b * v], dim=-1) @ camera.K  # rows: K^T n
+        normals = torch.nn.functional.normalize(normals_cam @ camera.cam_from_world[:3, :3], dim=-1)
+        return torch.where(fitted[..., None], normals, 0)

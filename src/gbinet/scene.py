@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,3 +69,25 @@ class Scene:
     views: tuple[View, ...]
     points: SparsePoints | None = None
     warnings: tuple[str, ...] = field(default=())  # what a user should know about how it was understood
+
+
+def visiting_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
+    """An order of all views in which neighbours follow each other, so that small caches are enough.
+
+    A walk: on to the best neighbour not yet visited, else back along the path, else to the first view left.
+    """
+    order: list[int] = []
+    visited = [False] * len(neighbours)
+    for start in range(len(neighbours)):
+        path = [] if visited[start] else [start]
+        while path:
+            view = path[-1]
+            if not visited[view]:
+                visited[view] = True
+                order.append(view)
+            following = next((n for n in neighbours[view] if not visited[n]), None)
+            if following is None:
+                path.pop()
+            else:
+                path.append(following)
+    return order

@@ -1,0 +1,146 @@
+"""Do other views see the same surface? The geometric check of one depth map against its neighbours.
+
+A pixel of the reference is lifted to its depth, projected into a source view, lifted there to the source's
+own depth and projected back. If it comes back close to where it started, and at nearly the same depth, the
+two views agree. Everything happens in the reference camera's frame, so that scenes far from the origin of their
+world (map coordinates, say) lose no precision in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gbinet.camera import Camera
+from gbinet.depthmap import DepthMap
+
+NEVER = 255  # level of a source that does not agree however loose the thresholds
+
+
+@dataclass(frozen=True)
+class Reprojection:
+    """What one source view says about every pixel of the reference."""
+
+    distance: Tensor  # [H, W] px between a pixel and its return; inf where the source says nothing
+    depth: Tensor  # [H, W] depth of the source's surface point in the reference camera
+    source_pixel: Tensor  # [H, W] int64, flat index of the source pixel that was hit; -1 where none
+
+
+def sample_depth(depth: Tensor, valid: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Depth at real-valued pixel coordinates [N, 2] and the flat index of the nearest pixel.
+
+    Bilinear over the known neighbours; 0 and -1 where the nearest pixel is unknown or outside the map.
+    """
+    height, width = depth.shape
+    grid = (pixels / pixels.new_tensor([width, height]) * 2 - 1).clamp(-2, 2)[None, None]  # [1, 1, N, 2]
+    known = valid.to(depth.dtype)
+    stacked = torch.stack([torch.where(valid, depth, 0), known])[None]  # [1, 2, H, W]
+    total, weight = F.grid_sample(stacked, grid, align_corners=False)[0, :, 0]  # [N] each
+    column, row = (
+        pixels.floor().clamp(-1, max(height, width)).long().unbind(-1)
+    )  # pixel (i, j) covers [j, j+1)
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    index = torch.where(inside, row * width + column, 0)
+    hit = inside & valid.reshape(-1)[index]
+    sampled = torch.where(hit, total / weight.clamp(min=1e-6), 0)
+    return sampled, torch.where(hit, index, -1)
+
+
+def reproject(reference: DepthMap, source: DepthMap) -> Reprojection:
+    """Send every pixel of the reference to the source's surface and back."""
+    height, width = reference.depth.shape
+    camera, source_camera = in_reference_frame(reference.camera, source.camera, reference.depth)
+    points = camera.unproject(camera.pixel_grid().reshape(-1, 2), reference.depth.reshape(-1))  # [N, 3]
+    pixels, z = source_camera.project(points)
+    usable = (z > 0) & torch.isfinite(pixels).all(-1) & reference.valid.reshape(-1)
+    pixels = torch.where(usable[:, None], pixels, -1.0)  # outside the map
+    depth, index = sample_depth(source.depth, source.valid, pixels)
+    returned, back_depth = camera.project(source_camera.unproject(pixels, depth))
+    distance = (returned - camera.pixel_grid().reshape(-1, 2)).norm(dim=-1)
+    seen = (index >= 0) & (back_depth > 0) & torch.isfinite(distance)
+    return Reprojection(
+        distance=torch.where(seen, distance, torch.inf).reshape(height, width),
+        depth=torch.where(seen, back_depth, 0).reshape(height, width),
+        source_pixel=torch.where(seen, index, -1).reshape(height, width),
+    )
+
+
+def in_reference_frame(reference: Camera, source: Camera, like: Tensor) -> tuple[Camera, Camera]:
+    """Both cameras with the reference camera as the world, multiplied in float64, then as `like` is."""
+    ref, src = reference.to("cpu", torch.float64), source.to("cpu", torch.float64)
+    identity = torch.eye(4, dtype=torch.float64)
+    src_from_ref = src.cam_from_world @ ref.world_from_cam
+    return (
+        Camera(ref.K, identity, ref.width, ref.height).to(like.device, like.dtype),
+        Camera(src.K, src_from_ref, src.width, src.height).to(like.device, like.dtype),
+    )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The verdict of all sources on one reference depth map."""
+
+    depth: Tensor  # [H, W] mean depth of the reference and the sources that agree
+    num_views: Tensor  # [H, W] int64, the reference itself included; 1 = nobody agrees
+    consistent: Tensor  # [H, W] bool: enough views agree
+    source_pixels: Tensor  # [S, H, W] int64 flat index of the agreeing pixel in each source, -1 = none
+
+
+def agree(
+    reference: DepthMap,
+    sources: Iterable[DepthMap],
+    *,
+    max_distance: float,
+    max_relative_depth: float,
+    min_sources: int,
+    dynamic: bool,
+) -> Agreement:
+    """Compare a depth map with its sources, which are visited one at a time.
+
+    Fixed thresholds: at least `min_sources` sources within the two thresholds. Dynamic: for some n from
+    `min_sources` up, at least n sources within n times the thresholds: few views must agree closely, many may
+    agree loosely (Yan et al., ECCV 2020).
+    """
+    levels, depths, hits = [], [], []
+    for source in sources:
+        seen = reproject(reference, source)
+        relative = (seen.depth - reference.depth).abs() / reference.depth.clamp(min=1e-12)
+        ratio = torch.maximum(seen.distance / max_distance, relative / max_relative_depth)
+        # Level n: the source agrees as soon as the thresholds are taken n times.
+        level = ratio.ceil().clamp(1, NEVER) if dynamic else torch.where(ratio <= 1, 1.0, NEVER)
+        levels.append(level.to(torch.uint8))
+        depths.append(seen.depth)
+        hits.append(seen.source_pixel)
+    if not levels:
+        nobody = torch.zeros_like(reference.depth, dtype=torch.bool)
+        one = torch.ones_like(reference.depth, dtype=torch.int64)
+        empty = torch.zeros(0, *reference.depth.shape, dtype=torch.int64, device=reference.depth.device)
+        return Agreement(reference.depth, one, nobody, empty)
+    level = torch.stack(levels)  # [S, H, W]
+    consistent, limit = _decide(level, min_sources, dynamic)
+    agrees = level <= limit  # [S, H, W]
+    count = agrees.sum(0)  # [H, W]
+    total = (torch.stack(depths) * agrees).sum(0) + reference.depth
+    return Agreement(
+        depth=total / (count + 1),
+        num_views=count + 1,
+        consistent=consistent & reference.valid,
+        source_pixels=torch.where(agrees, torch.stack(hits), -1),
+    )
+
+
+def _decide(level: Tensor, min_sources: int, dynamic: bool) -> tuple[Tensor, Tensor]:
+    """Levels [S, H, W] -> where enough sources agree [H, W], and the largest level that counts there."""
+    if not dynamic:
+        return (level <= 1).sum(0) >= min_sources, torch.ones_like(level[0])
+    limit = torch.ones_like(level[0])
+    consistent = torch.zeros_like(level[0], dtype=torch.bool)
+    for n in range(min_sources, len(level) + 1):
+        passes = ((level <= n).sum(0) >= n) & ~consistent
+        limit = torch.where(passes, n, limit).to(torch.uint8)
+        consistent |= passes
+    return consistent, limit
