@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # for type checkers and editors; keep in step with _HOME
     from gbinet.errors import InputError as InputError
     from gbinet.errors import SceneError as SceneError
     from gbinet.errors import WeightsError as WeightsError
+    from gbinet.model.config import GBiNetConfig as GBiNetConfig
+    from gbinet.model.gbinet import GBiNet as GBiNet
     from gbinet.pointcloud import PointCloud as PointCloud
     from gbinet.scene import DepthRange as DepthRange
     from gbinet.scene import Scene as Scene
@@ -31,6 +33,8 @@ _HOME = {
     "DepthMap": "depthmap",
     "DepthRange": "scene",
     "FormatError": "errors",
+    "GBiNet": "model.gbinet",
+    "GBiNetConfig": "model.config",
     "GBiNetError": "errors",
     "InputError": "errors",
     "PointCloud": "pointcloud",

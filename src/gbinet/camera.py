@@ -24,6 +24,16 @@ def pixel_centres(
     return torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)
 
 
+def inverse_3x3(matrix: Tensor) -> Tensor:
+    """Inverse of [..., 3, 3] matrices by cross products: no pivoting, and no wait for the GPU to report errors."""
+    a, b, c = matrix.unbind(-2)  # rows
+    cofactors = torch.stack(
+        [torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], dim=-1
+    )
+    determinant = (a * cofactors[..., 0]).sum(-1)
+    return cofactors / determinant[..., None, None]
+
+
 @dataclass(frozen=True)
 class Camera:
     """One pinhole camera or a batch of cameras with images of the same size.
@@ -131,7 +141,7 @@ class Camera:
     def unproject(self, pixels: Tensor, depth: Tensor) -> Tensor:
         """Pixel coordinates [..., N, 2] and depth z [..., N] -> world points [..., N, 3]."""
         ones = torch.ones_like(pixels[..., :1])
-        rays = torch.cat([pixels, ones], dim=-1) @ torch.linalg.inv(self.K).mT  # [..., N, 3], z = 1
+        rays = torch.cat([pixels, ones], dim=-1) @ inverse_3x3(self.K).mT  # [..., N, 3], z = 1
         points_cam = rays * depth[..., None]
         rotation, translation = self.cam_from_world[..., :3, :3], self.cam_from_world[..., :3, 3]
         points: Tensor = (points_cam - translation[..., None, :]) @ rotation

@@ -1,0 +1,1 @@
+"""The network: batch of images and cameras -> depth. Plain torch; kernels/ holds faster twins."""

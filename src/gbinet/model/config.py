@@ -1,0 +1,72 @@
+"""What a GBi-Net is made of, and the named presets."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Literal
+
+from gbinet.errors import InputError
+from gbinet.model.encoder import SCALES
+from gbinet.model.search import SearchGrid
+
+Readout = Literal["centre", "expectation"]
+
+
+@dataclass(frozen=True)
+class GBiNetConfig:
+    """Everything needed to build the network again; stored with its weights."""
+
+    bins: int = 4  # D, hypotheses per stage: 2 = Bi-Net, 4 = GBi-Net
+    first_bins: int = 0  # hypotheses of stage 1; 0 = the same as bins, as in the paper
+    inverse_depth: bool = False  # bins equal in 1/depth instead of depth
+    stages: int = 8  # stages searched by default
+    scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = 1/8 .. 3 = full; later stages: the last
+    encoder: Literal["deformable", "plain"] = "deformable"  # output convolutions of the encoder
+    encoder_width: int = 8  # channels at full size; doubled at each coarser scale
+    groups: tuple[int, ...] = (8, 8, 8, 4)  # groups of the correlation per scale, coarse to fine
+    regulariser_width: int = 8  # channels of the 3D U-Net at its top level
+    confidence_stages: int = 6  # K': confidence is the mean largest probability of the first K' stages
+    readout: Readout = "centre"  # depth of the last stage: centre of the bin, or expectation around it
+
+    def __post_init__(self) -> None:
+        SearchGrid(self.bins, self.first_bins or self.bins)  # raises on impossible bins
+        if self.stages < 1 or self.confidence_stages < 1:
+            raise InputError(f"stages and confidence_stages must be at least 1, got {self.stages}")
+        steps = [b - a for a, b in zip(self.scale_of_stage, self.scale_of_stage[1:], strict=False)]
+        in_range = all(0 <= s < len(SCALES) for s in self.scale_of_stage)
+        if not self.scale_of_stage or not in_range or any(s < 0 for s in steps):
+            raise InputError(f"scale_of_stage must rise within 0..3, got {self.scale_of_stage}")
+        if len(self.groups) != len(SCALES):
+            raise InputError(f"groups needs one number per scale ({len(SCALES)}), got {self.groups}")
+        channels = [self.encoder_width * s for s in SCALES]
+        if any(g < 1 or c % g for c, g in zip(channels, self.groups, strict=True)):
+            raise InputError(f"groups {self.groups} must divide the channels {channels} of their scales")
+
+    @property
+    def grid(self) -> SearchGrid:
+        return SearchGrid(self.bins, self.first_bins or self.bins, self.inverse_depth)
+
+    def scale_index(self, stage: int) -> int:
+        """Feature scale (0 = coarsest) of a stage, counted from 1."""
+        return self.scale_of_stage[min(stage, len(self.scale_of_stage)) - 1]
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(values: dict[str, object]) -> GBiNetConfig:
+        """From JSON: lists become tuples; an unknown field is an error (weights of a newer version)."""
+        known = {f.name for f in fields(GBiNetConfig)}
+        if unknown := sorted(set(values) - known):
+            raise InputError(
+                f"unknown configuration fields {unknown}: a newer gbinet wrote them, please update"
+            )
+        plain = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return GBiNetConfig(**plain)  # type: ignore[arg-type]  # values come from JSON
+
+
+PRESETS: dict[str, GBiNetConfig] = {
+    "gbinet": GBiNetConfig(),
+    "binet": GBiNetConfig(bins=2),
+    "gbinet-6": GBiNetConfig(bins=6),
+}

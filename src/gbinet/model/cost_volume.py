@@ -1,0 +1,46 @@
+"""The cost volume of one stage: correlation with every source view, weighted per pixel and summed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gbinet.camera import Camera
+from gbinet.model.layers import ConvBlock3d
+from gbinet.model.warp import source_from_reference, warp_correlation
+
+
+class ViewWeight(nn.Module):
+    """How much a source view can be trusted at each pixel, from its correlation volume."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(ConvBlock3d(groups, 16, kernel=1), ConvBlock3d(16, 8, kernel=1))
+        self.output = nn.Conv3d(8, 1, 1)
+
+    def forward(self, volume: Tensor) -> Tensor:  # [B, G, D, H, W] -> [B, 1, 1, H, W] in (0, 1)
+        score: Tensor = self.output(self.hidden(volume))
+        return score.float().sigmoid().amax(2, keepdim=True)
+
+
+def cost_volume(
+    features: Tensor,  # [B, V, C, H, W] of one scale; view 0 is the reference
+    cameras: Camera,  # [B, V] of the full-size images
+    hypotheses: Tensor,  # [B, D, H, W] float32
+    view_weight: nn.Module,
+    groups: int,
+    scale: float,  # feature size / image size
+) -> Tensor:  # [B, G, D, H, W] in the features' type
+    """Fuse the views one after the other: memory for one view's volume and the two sums, however many views."""
+    reference = features[:, 0]
+    weighted_sum: Tensor | None = None
+    weight_sum: Tensor | None = None
+    for source in range(1, features.shape[1]):
+        matrix, offset = source_from_reference(cameras, source, scale)
+        volume = warp_correlation(reference, features[:, source], matrix, offset, hypotheses, groups)
+        weight = view_weight(volume)  # float32: half precision could underflow to zero
+        term = volume * weight
+        weighted_sum = term if weighted_sum is None else weighted_sum + term
+        weight_sum = weight if weight_sum is None else weight_sum + weight
+    assert weighted_sum is not None and weight_sum is not None  # two views or more
+    return torch.div(weighted_sum, weight_sum).to(features.dtype)

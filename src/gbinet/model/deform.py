@@ -1,0 +1,62 @@
+"""3x3 deformable convolution (version 1: offsets, no modulation) in plain torch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gbinet.camera import pixel_centres
+
+
+def deform_conv2d(
+    features: Tensor,  # [B, C, H, W]
+    offsets: Tensor,  # [B, 18, H, W]: (dy, dx) per tap, taps in row-major order
+    weight: Tensor,  # [O, C, 3, 3]
+) -> Tensor:  # [B, O, H, W]
+    """Sample at nine displaced positions per pixel (bilinear, zero outside) and convolve, tap by tap.
+
+    One tap's samples exist at a time, so inference never holds nine copies of the map. Positions are float32
+    whatever the type of the features. This is the reference; kernels/deform.py is its fast twin.
+    """
+    batch, _, height, width = features.shape
+    centres = pixel_centres(height, width, device=features.device)  # [H, W, 2] as (x, y)
+    size = centres.new_tensor([width, height])
+    output: Tensor | None = None
+    for tap in range(9):
+        dy, dx = tap // 3 - 1, tap % 3 - 1
+        moved = torch.stack([offsets[:, 2 * tap + 1], offsets[:, 2 * tap]], dim=-1).float()  # [B, H, W, 2]
+        positions = centres + centres.new_tensor([dx, dy]) + moved
+        grid = positions * (2 / size) - 1  # [-1, 1] = [left border, right border] of the map
+        sampled = sample(features, grid)  # [B, C, H, W]
+        term = F.conv2d(sampled, weight[:, :, tap // 3, tap % 3, None, None])
+        output = term if output is None else output + term
+    assert output is not None
+    return output
+
+
+def sample(features: Tensor, grid: Tensor) -> Tensor:
+    """Bilinear sampling, zero outside, with float32 positions for features of any type.
+
+    features [B, C, H, W], grid [B, h, w, 2] in [-1, 1] -> [B, C, h, w] in the features' type.
+    """
+    if features.dtype == grid.dtype:
+        return F.grid_sample(features, grid, "bilinear", "zeros", align_corners=False)
+    wide = F.grid_sample(features.to(grid.dtype), grid, "bilinear", "zeros", align_corners=False)
+    return wide.to(features.dtype)
+
+
+class DeformConv2d(nn.Module):
+    """Deformable convolution with its own offset predictor (a plain 3x3 convolution that starts at zero)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, 3, 3))
+        nn.init.kaiming_uniform_(self.weight, nonlinearity="relu")
+        self.offset = nn.Conv2d(inputs, 18, 3, padding=1)
+        nn.init.zeros_(self.offset.weight)
+        assert self.offset.bias is not None
+        nn.init.zeros_(self.offset.bias)
+
+    def forward(self, features: Tensor) -> Tensor:  # [B, C, H, W] -> [B, O, H, W]
+        return deform_conv2d(features, self.offset(features), self.weight)

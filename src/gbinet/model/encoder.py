@@ -1,0 +1,50 @@
+"""Image encoder: a feature pyramid of four scales, shared by all views."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gbinet.model.deform import DeformConv2d
+from gbinet.model.layers import ConvBlock2d, add_into
+
+SCALES = (8, 4, 2, 1)  # image size / feature size, coarse to fine: the order of all outputs
+
+
+class FeaturePyramid(nn.Module):
+    """Bottom-up convolutions, one merge per finer scale, and an output convolution per scale.
+
+    Each merge takes the bottom-up map of the next coarser scale (not the merged one), as the published network.
+    """
+
+    def __init__(self, width: int = 8, deformable: bool = True) -> None:
+        super().__init__()
+        w = width
+        self.bottom_up = nn.ModuleList([nn.Sequential(ConvBlock2d(3, w), ConvBlock2d(w, w))])
+        for inputs in (w, 2 * w, 4 * w):
+            outputs = 2 * inputs
+            blocks = [ConvBlock2d(inputs, outputs, 5, stride=2), ConvBlock2d(outputs, outputs)]
+            self.bottom_up.append(nn.Sequential(*blocks, ConvBlock2d(outputs, outputs)))
+        # Index 0 = coarsest scale in both lists below; the coarsest scale has nothing to merge.
+        self.lateral = nn.ModuleList(nn.Conv2d(c, 2 * c, 1) for c in (4 * w, 2 * w, w))
+        channels = ((8 * w, 8 * w), (8 * w, 4 * w), (4 * w, 2 * w), (2 * w, w))
+        self.output = nn.ModuleList(
+            DeformConv2d(i, o) if deformable else nn.Conv2d(i, o, 3, padding=1, bias=False)
+            for i, o in channels
+        )
+        self.channels = tuple(o for _, o in channels)  # per scale, coarse to fine
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Normalised images [N, 3, H, W], H and W multiples of 8 -> four maps [N, C_s, H/s, W/s], s = 8 4 2 1."""
+        bottom_up = []
+        current = images
+        for block in self.bottom_up:
+            current = block(current)
+            bottom_up.append(current)
+        outputs = [self.output[0](bottom_up[3])]
+        for level in (1, 2, 3):
+            coarser, own = bottom_up[4 - level], bottom_up[3 - level]
+            lateral = self.lateral[level - 1](own)
+            upsampled = F.interpolate(coarser, scale_factor=2, mode="bilinear", align_corners=False)
+            outputs.append(self.output[level](add_into(lateral, upsampled)))
+        return tuple(outputs)

@@ -1,0 +1,211 @@
+"""GBi-Net: encode the images once, then one loop of search stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gbinet.camera import Camera
+from gbinet.depthmap import DepthMap
+from gbinet.errors import InputError
+from gbinet.model import search
+from gbinet.model.config import PRESETS, GBiNetConfig, Readout
+from gbinet.model.cost_volume import ViewWeight, cost_volume
+from gbinet.model.encoder import SCALES, FeaturePyramid
+from gbinet.model.regulariser import Regulariser
+from gbinet.model.search import SearchState
+from gbinet.scene import DepthRange
+
+Features = tuple[Tensor, ...]  # per scale, coarse to fine: [B, V, C_s, H / s, W / s]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one stage saw and said."""
+
+    state: SearchState  # the state that was classified: its bins are what the logits are about
+    logits: Tensor  # [B, D, h, w]
+    next_state: SearchState  # after descending into the most probable bin
+
+    @property
+    def probabilities(self) -> Tensor:
+        """[B, D, h, w] float32."""
+        return self.logits.float().softmax(1)
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    depth: Tensor  # [B, H, W] float32
+    confidence: Tensor  # [B, H, W] float32 in [0, 1]
+    stages: tuple[Stage, ...] = ()  # only on request
+
+
+class GBiNet(nn.Module):
+    """Generalized binary search network. Images are RGB in [0, 1]; view 0 is the reference."""
+
+    def __init__(self, config: GBiNetConfig | str = "gbinet") -> None:
+        super().__init__()
+        self.config = _preset(config) if isinstance(config, str) else config
+        self.encoder = FeaturePyramid(self.config.encoder_width, self.config.encoder == "deformable")
+        self.view_weights = nn.ModuleList(ViewWeight(g) for g in self.config.groups)
+        self.regularisers = nn.ModuleList(
+            Regulariser(g, self.config.regulariser_width) for g in self.config.groups
+        )
+
+    @staticmethod
+    def from_pretrained(weights: str | Path | None = None) -> GBiNet:
+        """The weights that ship (None), shipped weights by name, or a file: ours or a published .ckpt."""
+        from gbinet.model.weights import load
+
+        return load(weights)
+
+    def save(self, path: str | Path) -> Path:
+        """Weights, configuration and version in one safetensors file."""
+        from gbinet.model.weights import save
+
+        return save(self, Path(path))
+
+    # ---- the network ---------------------------------------------------------------------------------------
+
+    def encode(self, images: Tensor) -> Features:
+        """Images [B, V, 3, H, W] -> features per scale. Views are independent of each other.
+
+        Sizes that are no multiple of 8 are padded on the right and at the bottom by repeating the border.
+        """
+        batch, views, _, height, width = images.shape
+        flat = images.flatten(0, 1)
+        if height % SCALES[0] or width % SCALES[0]:
+            flat = F.pad(flat, (0, -width % SCALES[0], 0, -height % SCALES[0]), mode="replicate")
+        normalised = (flat - 0.5) / 0.5
+        return tuple(f.unflatten(0, (batch, views)) for f in self.encoder(normalised))
+
+    def start(self, features: Features, depth_range: Tensor) -> SearchState:
+        """The state before the first stage, at the first stage's scale. depth_range [B, 2]."""
+        height, width = features[self.config.scale_index(1)].shape[-2:]
+        return search.start(self.config.grid, depth_range, height, width)
+
+    def step(self, features: Features, cameras: Camera, state: SearchState) -> Stage:
+        """One stage of the search. cameras [B, V] are those of the images."""
+        scale = self.config.scale_index(state.stage + 1)
+        maps = features[scale]  # [B, V, C, h, w]
+        state = search.upsample(state, maps.shape[-2], maps.shape[-1])
+        volume = cost_volume(
+            maps,
+            cameras,
+            search.hypotheses(state),
+            self.view_weights[scale],
+            self.config.groups[scale],
+            1 / SCALES[scale],
+        )
+        logits = self.regularisers[scale](volume)
+        return Stage(state, logits, search.descend(state, logits.detach().argmax(1)))
+
+    def search(
+        self,
+        features: Features,
+        cameras: Camera,
+        depth_range: Tensor,  # [B, 2]
+        *,
+        stages: int | None = None,
+        readout: Readout | None = None,
+        keep_stages: bool = False,
+    ) -> SearchResult:
+        """The loop: all stages on given features. The result has the cameras' height and width."""
+        stages = stages or self.config.stages
+        readout = readout or self.config.readout
+        full = features[-1].shape[-2:]
+        state = self.start(features, depth_range)
+        counted = min(stages, self.config.confidence_stages)
+        confidence = torch.zeros((), device=depth_range.device)
+        kept = []
+        for number in range(1, stages + 1):
+            stage = self.step(features, cameras, state)
+            if number <= counted:
+                largest = stage.probabilities.amax(1, keepdim=True) / counted  # [B, 1, h, w]
+                confidence = confidence + F.interpolate(largest, size=full, mode="nearest")
+            if keep_stages:
+                kept.append(stage)
+            state = stage.next_state
+        depth = search.depth(state)
+        if readout == "expectation":
+            depth = search.expected_depth(stage.state, stage.probabilities)
+        if depth.shape[-2:] != full:  # fewer stages than scales: show the coarse result at full size
+            depth = F.interpolate(depth[:, None], size=full, mode="nearest")[:, 0]
+        height, width = cameras.height, cameras.width
+        return SearchResult(
+            depth[:, :height, :width].contiguous(),
+            confidence[:, 0, :height, :width].contiguous(),
+            tuple(kept),
+        )
+
+    def forward(
+        self,
+        images: Tensor,  # [B, V, 3, H, W]
+        cameras: Camera,  # [B, V]
+        depth_range: Tensor,  # [B, 2]
+        *,
+        stages: int | None = None,
+        readout: Readout | None = None,
+        keep_stages: bool = False,
+    ) -> SearchResult:
+        features = self.encode(images)
+        return self.search(
+            features, cameras, depth_range, stages=stages, readout=readout, keep_stages=keep_stages
+        )
+
+    @torch.inference_mode()
+    def predict(
+        self,
+        images: Tensor,  # [V, 3, H, W] in [0, 1]
+        cameras: Camera,  # [V]
+        depth_range: DepthRange,
+        *,
+        stages: int | None = None,
+        readout: Readout | None = None,
+    ) -> DepthMap:
+        """Depth map of view 0 from V >= 2 views of one size. Runs on the device that the model is on."""
+        _check(images, cameras)
+        parameter = next(self.parameters())
+        device = parameter.device
+        was_training = self.training
+        self.eval()
+        result = self(
+            images[None].to(device, parameter.dtype),
+            cameras[None].to(device),
+            torch.tensor([[depth_range.near, depth_range.far]], device=device),
+            stages=stages,
+            readout=readout,
+        )
+        self.train(was_training)
+        return DepthMap(result.depth[0], cameras[0].to(device), result.confidence[0])
+
+
+def _preset(name: str) -> GBiNetConfig:
+    if name not in PRESETS:
+        raise InputError(f"there is no preset '{name}'; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def _check(images: Tensor, cameras: Camera) -> None:
+    """Say what is wrong with the input before the network gives nonsense."""
+    if images.dim() != 4 or images.shape[1] != 3:
+        raise InputError(f"images must be [V, 3, H, W], got {list(images.shape)}")
+    if len(images) < 2:
+        raise InputError("depth needs at least 2 views of the same place: a reference and a source, got 1")
+    if cameras.batch_shape != images.shape[:1]:
+        raise InputError(f"{len(images)} images but cameras of shape {list(cameras.batch_shape)}")
+    if (cameras.height, cameras.width) != tuple(images.shape[-2:]):
+        raise InputError(
+            f"images are {images.shape[-1]}x{images.shape[-2]} but their cameras say "
+            f"{cameras.width}x{cameras.height}; resize both together"
+        )
+    if not images.is_floating_point():
+        raise InputError(f"images must be float in [0, 1], got {images.dtype}: divide by 255 first")
+    finite = torch.isfinite(images).flatten(1).all(1)
+    if not bool(finite.all()):
+        raise InputError(f"image {int((~finite).nonzero()[0])} has a value that is not finite")
+    cameras.check()

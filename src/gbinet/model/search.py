@@ -1,0 +1,165 @@
+"""Generalized binary search over depth: the only file that knows how bins split.
+
+The range [near, far] is cut into cells. After stage k there are `first_bins * 2**(k-1)` of them, equal in depth
+(or in inverse depth), and every pixel sits in one. The next stage halves that cell and puts (bins - 2) / 2
+tolerance bins of the same width on each side, so that a wrong neighbour can still be corrected. A cell is one
+integer per pixel; edges and hypotheses are computed from it where they are used. All functions are pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gbinet.errors import InputError
+
+
+@dataclass(frozen=True)
+class SearchGrid:
+    """How the range is cut."""
+
+    bins: int = 4  # D: hypotheses per stage, even
+    first_bins: int = 4  # hypotheses of the first stage; the paper has first_bins = bins
+    inverse: bool = False  # cells equal in 1/depth instead of depth
+
+    def __post_init__(self) -> None:
+        if self.bins < 2 or self.bins % 2:
+            raise InputError(f"the number of bins must be even and at least 2, got {self.bins}")
+        if self.first_bins < self.bins:
+            raise InputError(f"the first stage needs at least {self.bins} bins, got {self.first_bins}")
+
+    @property
+    def tolerance(self) -> int:
+        """Error-tolerance bins on each side of the halved cell."""
+        return (self.bins - 2) // 2
+
+    def cells(self, stage: int) -> int:
+        """Number of cells of the whole range after `stage` stages (stage >= 1)."""
+        return int(self.first_bins * 2 ** (stage - 1))
+
+    def to_depth(self, position: Tensor, depth_range: Tensor) -> Tensor:
+        """Position in [0, 1] -> depth. position [B, ...], depth_range [B, 2]."""
+        near, far = _bounds(position, depth_range)
+        if self.inverse:
+            # near * far / (far + position * (near - far)) without leaving [near, far] by rounding at the ends
+            return (near * far) / (far + position * (near - far))
+        return near + position * (far - near)
+
+    def to_position(self, depth: Tensor, depth_range: Tensor) -> Tensor:
+        """Depth -> position in [0, 1] (outside for depths outside the range)."""
+        near, far = _bounds(depth, depth_range)
+        if self.inverse:
+            return far * (depth - near) / (depth * (far - near))
+        return (depth - near) / (far - near)
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """Where every pixel's search stands."""
+
+    grid: SearchGrid
+    depth_range: Tensor  # [B, 2] float32: near, far
+    stage: int  # stages done; 0 at the start
+    cell: Tensor  # [B, H, W] int32: the cell chosen at the last stage, 0 <= cell < grid.cells(stage)
+
+    @property
+    def num_bins(self) -> int:
+        """Hypotheses of the coming stage."""
+        return self.grid.first_bins if self.stage == 0 else self.grid.bins
+
+    @property
+    def first_bin(self) -> Tensor:
+        """[B, H, W]: index of the first of the coming bins on the finer grid; may lie outside at both ends."""
+        return self.cell if self.stage == 0 else 2 * self.cell - self.grid.tolerance
+
+
+def start(grid: SearchGrid, depth_range: Tensor, height: int, width: int) -> SearchState:
+    """The state before the first stage: nothing known. depth_range [B, 2]."""
+    batch = depth_range.shape[0]
+    cell = torch.zeros(batch, height, width, dtype=torch.int32, device=depth_range.device)
+    return SearchState(grid, depth_range.float(), 0, cell)
+
+
+def edges(state: SearchState) -> Tensor:
+    """Borders of the coming bins, [B, D + 1, H, W]. A bin beyond an end of the range has zero width there."""
+    positions = _edge_positions(state)
+    return state.grid.to_depth(positions, state.depth_range)
+
+
+def hypotheses(state: SearchState) -> Tensor:
+    """Depths to test at the coming stage: the bins' centres, [B, D, H, W]."""
+    positions = _edge_positions(state)
+    centres = (positions[:, 1:] + positions[:, :-1]) / 2
+    return state.grid.to_depth(centres, state.depth_range)
+
+
+def label(state: SearchState, depth: Tensor) -> tuple[Tensor, Tensor]:
+    """The bin that contains each true depth [B, H, W]: index [B, H, W] int64 and where there is one (bool).
+
+    Bin j contains d if edge_j <= d < edge_{j+1}. Outside all bins the index is 0 and the mask False.
+    """
+    borders = edges(state)  # [B, D + 1, H, W]
+    inside = (depth >= borders[:, 0]) & (depth < borders[:, -1])
+    index = (depth[:, None] >= borders[:, 1:-1]).sum(1)  # [B, H, W]
+    return torch.where(inside, index, torch.zeros_like(index)), inside
+
+
+def descend(state: SearchState, choice: Tensor) -> SearchState:
+    """Go down into the chosen bin of every pixel. choice [B, H, W]: index of a bin."""
+    stage = state.stage + 1
+    cell = (state.first_bin + choice).clamp(0, state.grid.cells(stage) - 1)
+    return replace(state, stage=stage, cell=cell.to(torch.int32))
+
+
+def upsample(state: SearchState, height: int, width: int) -> SearchState:
+    """The same state on a finer pixel grid: centres are interpolated bilinearly and put back on the grid.
+
+    In cells, not in depth: for linear depth that is the same thing, and exact.
+    """
+    if state.cell.shape[-2:] == (height, width):
+        return state
+    if state.stage == 0:
+        return start(state.grid, state.depth_range, height, width)
+    centre = state.cell[:, None].float() + 0.5  # [B, 1, h, w]
+    finer = F.interpolate(centre, size=(height, width), mode="bilinear", align_corners=False)[:, 0]
+    cell = finer.floor().clamp(0, state.grid.cells(state.stage) - 1)
+    return replace(state, cell=cell.to(torch.int32))
+
+
+def depth(state: SearchState) -> Tensor:
+    """Depth of the chosen cells, [B, H, W]: their centres."""
+    if state.stage == 0:
+        raise InputError("no stage has been searched yet, so there is no depth")
+    centre = (state.cell.float() + 0.5) / state.grid.cells(state.stage)
+    return state.grid.to_depth(centre, state.depth_range)
+
+
+def expected_depth(state: SearchState, probabilities: Tensor) -> Tensor:
+    """Continuous depth, [B, H, W]: expectation over the most probable bin and its direct neighbours.
+
+    `state` is the one that the probabilities [B, D, H, W] were computed for. The expectation runs over positions
+    of whole bins (clamping at the ends of the range comes after), so that no bin counts twice.
+    """
+    choice = probabilities.argmax(1, keepdim=True)  # [B, 1, H, W]
+    index = torch.arange(state.num_bins, device=choice.device)[:, None, None]  # [D, 1, 1]
+    weight = torch.where((index - choice).abs() <= 1, probabilities.float(), 0.0)
+    mean = (weight * index).sum(1) / weight.sum(1)  # [B, H, W]: fractional bin
+    position = (state.first_bin + mean + 0.5) / state.grid.cells(state.stage + 1)
+    return state.grid.to_depth(position.clamp(0, 1), state.depth_range)
+
+
+def _edge_positions(state: SearchState) -> Tensor:
+    """[B, D + 1, H, W] in [0, 1]."""
+    cells = state.grid.cells(state.stage + 1)
+    index = torch.arange(state.num_bins + 1, device=state.cell.device, dtype=torch.int32)
+    edge = state.first_bin[:, None] + index[:, None, None]  # [B, D + 1, H, W]
+    return edge.clamp(0, cells).float() / cells
+
+
+def _bounds(like: Tensor, depth_range: Tensor) -> tuple[Tensor, Tensor]:
+    """near and far [B, 1, ...], shaped to broadcast against `like` [B, ...]."""
+    shape = (-1,) + (1,) * (like.dim() - 1)
+    return depth_range[:, 0].reshape(shape), depth_range[:, 1].reshape(shape)

@@ -1,0 +1,70 @@
+"""Warping source features into the reference view for given depths, and their correlation. The plain reference."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gbinet.camera import Camera, inverse_3x3, pixel_centres
+from gbinet.model.deform import sample
+
+
+def source_from_reference(cameras: Camera, source: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """How pixels of the reference (view 0) with depth land in a source view, at a scale of the images.
+
+    cameras [B, V] -> M [B, 3, 3] and t [B, 3], float32: a reference pixel p = (x, y, 1) with depth d lies in
+    the source at M p d + t, homogeneous. The product is formed in float64 where the device has it.
+    """
+    wide = torch.float32 if cameras.K.device.type == "mps" else torch.float64
+    K = cameras.K.to(wide) * cameras.K.new_tensor([scale, scale, 1.0]).to(wide)[:, None]  # [B, V, 3, 3]
+    pose = cameras.cam_from_world.to(wide)  # [B, V, 4, 4]
+    rotation = pose[:, source, :3, :3] @ pose[:, 0, :3, :3].mT
+    translation = pose[:, source, :3, 3] - (rotation @ pose[:, 0, :3, 3, None])[..., 0]
+    matrix = K[:, source] @ rotation @ inverse_3x3(K[:, 0])
+    offset = (K[:, source] @ translation[..., None])[..., 0]
+    return matrix.float(), offset.float()
+
+
+def source_positions(matrix: Tensor, offset: Tensor, depth: Tensor) -> Tensor:
+    """Where reference pixels fall in the source: M [B, 3, 3], t [B, 3], depth [B, D, H, W] -> [B, D, H, W, 2].
+
+    Points on or behind the source's image plane get a position far outside the image.
+    """
+    height, width = depth.shape[-2:]
+    pixels = pixel_centres(height, width, device=depth.device, dtype=depth.dtype)
+    homogeneous = torch.cat([pixels, torch.ones_like(pixels[..., :1])], dim=-1)  # [H, W, 3]
+    rays = torch.einsum("bij,hwj->bhwi", matrix.to(depth.dtype), homogeneous)  # [B, H, W, 3]
+    points = rays[:, None] * depth[..., None] + offset.to(depth.dtype)[:, None, None, None]
+    z = points[..., 2:]
+    in_front = z > 0
+    position: Tensor = points[..., :2] / torch.where(in_front, z, torch.ones_like(z))
+    return torch.where(in_front, position, torch.full_like(position, -1e6))
+
+
+def warp(
+    features: Tensor,  # [B, C, h, w] of the source
+    matrix: Tensor,  # [B, 3, 3]
+    offset: Tensor,  # [B, 3]
+    depth: Tensor,  # [B, D, H, W] hypotheses in the reference, float32 (or float64)
+) -> Tensor:  # [B, C, D, H, W]
+    """Source features seen from the reference at each hypothesis: bilinear, zero outside."""
+    batch, channels, source_height, source_width = features.shape
+    bins, height, width = depth.shape[1:]
+    positions = source_positions(matrix, offset, depth)  # [B, D, H, W, 2]
+    grid = positions * (2 / positions.new_tensor([source_width, source_height])) - 1
+    warped = sample(features, grid.reshape(batch, bins * height, width, 2))
+    return warped.reshape(batch, channels, bins, height, width)
+
+
+def warp_correlation(
+    reference: Tensor,  # [B, C, H, W]
+    source: Tensor,  # [B, C, h, w]
+    matrix: Tensor,  # [B, 3, 3]
+    offset: Tensor,  # [B, 3]
+    depth: Tensor,  # [B, D, H, W]
+    groups: int,
+) -> Tensor:  # [B, G, D, H, W]
+    """Group-wise correlation: mean over each group's channels of reference times warped source."""
+    warped = warp(source, matrix, offset, depth)
+    product = reference[:, :, None] * warped  # [B, C, D, H, W]
+    return product.unflatten(1, (groups, -1)).mean(2)

@@ -1,0 +1,144 @@
+"""Weights on disk: our safetensors files, and published .ckpt files. Nothing in them can execute code."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gbinet.errors import WeightsError
+from gbinet.formats.atomic import atomic_path
+from gbinet.model.config import GBiNetConfig
+
+if TYPE_CHECKING:
+    from gbinet.model.gbinet import GBiNet
+
+SHIPPED = Path(__file__).parent.parent / "weights"  # inside the package
+DEFAULT = "gbinet"
+FORMAT = "1"  # version of our file layout
+
+# Published names -> ours. Tried in order on each key without its 'module.' prefix.
+_RENAMES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"norm_layer\.", "norm."),
+    (r"^img_feature\.conv(\d)\.", r"encoder.bottom_up.\1."),
+    (r"^img_feature\.conv_inner\.([123])\.", lambda m: f"encoder.lateral.{int(m[1]) - 1}."),
+    (r"^img_feature\.conv_out\.(\d)\.conv_offset\.", r"encoder.output.\1.offset."),
+    (r"^img_feature\.conv_out\.(\d)\.", r"encoder.output.\1."),
+    (r"^cost_network\.(\d)\.conv0\.", r"regularisers.\1.entry."),
+    (r"^cost_network\.(\d)\.conv([1-6])\.", lambda m: _down_block(m)),
+    (r"^cost_network\.(\d)\.deconv([789])\.", lambda m: f"regularisers.{m[1]}.up.{int(m[2]) - 7}."),
+    (r"^cost_network\.(\d)\.prob\.", r"regularisers.\1.logit."),
+    (r"^view_weight_nets\.(\d)\.conv([01])\.", r"view_weights.\1.hidden.\2."),
+    (r"^view_weight_nets\.(\d)\.conv2\.", r"view_weights.\1.output."),
+)
+
+
+def _down_block(match: re.Match[str]) -> str:
+    level, half = divmod(int(match[2]) - 1, 2)
+    return f"regularisers.{match[1]}.down.{level}.{half}."
+
+
+def our_name(published: str) -> str:
+    """Our name of a published key, e.g. 'module.cost_network.0.prob.weight' -> 'regularisers.0.logit.weight'."""
+    name = published.removeprefix("module.")
+    for pattern, replacement in _RENAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def load(weights: str | Path | None = None) -> GBiNet:
+    """Build the network that a weights file describes, in eval mode on the CPU."""
+    path = find(weights)
+    if path.suffix == ".safetensors":
+        config, tensors = _read_ours(path)
+    else:
+        config, tensors = GBiNetConfig(), _read_published(path)
+    return _build(path, config, tensors)
+
+
+def find(weights: str | Path | None) -> Path:
+    """The file that is meant: a path, or the name of weights in the box."""
+    if weights is not None and Path(weights).is_file():
+        return Path(weights)
+    shipped = sorted(p.stem for p in SHIPPED.glob("*.safetensors"))
+    name = DEFAULT if weights is None else str(weights)
+    if name in shipped:
+        return SHIPPED / f"{name}.safetensors"
+    in_the_box = f"in the box: {', '.join(shipped)}" if shipped else "there are none in the box"
+    raise WeightsError(f"no weights '{name}': neither a file nor a name ({in_the_box})")
+
+
+def save(model: GBiNet, path: Path) -> Path:
+    """Write weights, configuration and versions; floating tensors keep their type."""
+    from safetensors.torch import save_file
+
+    from gbinet import __version__
+
+    metadata = {
+        "format": FORMAT,
+        "gbinet_version": __version__,
+        "config": json.dumps(model.config.to_dict()),
+    }
+    tensors = {k: v.detach().contiguous().cpu() for k, v in model.state_dict().items()}
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata)
+    return path
+
+
+def _read_ours(path: Path) -> tuple[GBiNetConfig, dict[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # no mapping
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} is no readable safetensors file: {error}") from error
+    if "config" not in metadata:
+        raise WeightsError(f"{path} was not written by gbinet: its header holds no configuration")
+    if metadata.get("format") != FORMAT:
+        raise WeightsError(f"{path} has layout version {metadata.get('format')}, this gbinet reads {FORMAT}")
+    try:
+        values = json.loads(metadata["config"])
+    except json.JSONDecodeError as error:
+        raise WeightsError(f"{path}: the configuration in its header is no JSON: {error}") from error
+    return GBiNetConfig.from_dict(values), tensors
+
+
+def _read_published(path: Path) -> dict[str, Tensor]:
+    """A dict saved with torch.save, weights under 'model' (or at the top), keys with or without 'module.'."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise WeightsError(f"{path} is no checkpoint that can be read safely: {reason}") from error
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):
+        content = content["model"]
+    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
+        raise WeightsError(f"{path} holds no dictionary of weights (looked at the top and under 'model')")
+    return {our_name(key): value for key, value in content.items()}
+
+
+def _build(path: Path, config: GBiNetConfig, tensors: dict[str, Tensor]) -> GBiNet:
+    from gbinet.model.gbinet import GBiNet
+
+    model = GBiNet(config)
+    expected = model.state_dict()
+    problems = [f"missing: {k}" for k in expected if k not in tensors]
+    problems += [f"unexpected: {k}" for k in tensors if k not in expected]
+    problems += [
+        f"shape of {k}: {list(tensors[k].shape)} in the file, {list(v.shape)} in the network"
+        for k, v in expected.items()
+        if k in tensors and tensors[k].shape != v.shape
+    ]
+    if problems:
+        shown = problems[:12] + ([f"and {len(problems) - 12} more"] if len(problems) > 12 else [])
+        raise WeightsError(f"{path} does not fit the network:\n  " + "\n  ".join(shown))
+    model.load_state_dict(tensors)
+    return model.eval()
