@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from gbinet.camera import Camera
 from gbinet.model.layers import ConvBlock3d
 from gbinet.model.warp import source_from_reference, warp_correlation
+
+# Feature maps of one scale: one tensor [B, V, C, H, W], or a tensor [B, C, h_v, w_v] per view where the views
+# differ in size (a tile of the reference against whole sources). View 0 is the reference.
+Maps = Tensor | Sequence[Tensor]
 
 
 class ViewWeight(nn.Module):
@@ -24,7 +30,7 @@ class ViewWeight(nn.Module):
 
 
 def cost_volume(
-    features: Tensor,  # [B, V, C, H, W] of one scale; view 0 is the reference
+    features: Maps,
     cameras: Camera,  # [B, V] of the full-size images
     hypotheses: Tensor,  # [B, D, H, W] float32
     view_weight: nn.Module,
@@ -32,15 +38,15 @@ def cost_volume(
     scale: float,  # feature size / image size
 ) -> Tensor:  # [B, G, D, H, W] in the features' type
     """Fuse the views one after the other: memory for one view's volume and the two sums, however many views."""
-    reference = features[:, 0]
+    reference, *sources = features.unbind(1) if isinstance(features, Tensor) else features  # [B, C, h, w]
     weighted_sum: Tensor | None = None
     weight_sum: Tensor | None = None
-    for source in range(1, features.shape[1]):
-        matrix, offset = source_from_reference(cameras, source, scale)
-        volume = warp_correlation(reference, features[:, source], matrix, offset, hypotheses, groups)
+    for number, source in enumerate(sources, start=1):
+        matrix, offset = source_from_reference(cameras, number, scale)
+        volume = warp_correlation(reference, source, matrix, offset, hypotheses, groups)
         weight = view_weight(volume)  # float32: half precision could underflow to zero
         term = volume * weight
         weighted_sum = term if weighted_sum is None else weighted_sum + term
         weight_sum = weight if weight_sum is None else weight_sum + weight
     assert weighted_sum is not None and weight_sum is not None  # two views or more
-    return torch.div(weighted_sum, weight_sum).to(features.dtype)
+    return torch.div(weighted_sum, weight_sum).to(reference.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError
 from gbinet.model import search
 from gbinet.model.config import PRESETS, GBiNetConfig, Readout
-from gbinet.model.cost_volume import ViewWeight, cost_volume
+from gbinet.model.cost_volume import Maps, ViewWeight, cost_volume
 from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.search import SearchState
@@ -83,16 +84,16 @@ class GBiNet(nn.Module):
         normalised = (flat - 0.5) / 0.5
         return tuple(f.unflatten(0, (batch, views)) for f in self.encoder(normalised))
 
-    def start(self, features: Features, depth_range: Tensor) -> SearchState:
+    def start(self, features: Sequence[Maps], depth_range: Tensor) -> SearchState:
         """The state before the first stage, at the first stage's scale. depth_range [B, 2]."""
-        height, width = features[self.config.scale_index(1)].shape[-2:]
+        height, width = _reference_size(features[self.config.scale_index(1)])
         return search.start(self.config.grid, depth_range, height, width)
 
-    def step(self, features: Features, cameras: Camera, state: SearchState) -> Stage:
+    def step(self, features: Sequence[Maps], cameras: Camera, state: SearchState) -> Stage:
         """One stage of the search. cameras [B, V] are those of the images."""
         scale = self.config.scale_index(state.stage + 1)
-        maps = features[scale]  # [B, V, C, h, w]
-        state = search.upsample(state, maps.shape[-2], maps.shape[-1])
+        maps = features[scale]
+        state = search.upsample(state, *_reference_size(maps))
         volume = cost_volume(
             maps,
             cameras,
@@ -106,8 +107,8 @@ class GBiNet(nn.Module):
 
     def search(
         self,
-        features: Features,
-        cameras: Camera,
+        features: Sequence[Maps],  # per scale, coarse to fine
+        cameras: Camera,  # [B, V]; height and width are the reference's
         depth_range: Tensor,  # [B, 2]
         *,
         stages: int | None = None,
@@ -117,7 +118,7 @@ class GBiNet(nn.Module):
         """The loop: all stages on given features. The result has the cameras' height and width."""
         stages = stages or self.config.stages
         readout = readout or self.config.readout
-        full = features[-1].shape[-2:]
+        full = _reference_size(features[-1])
         state = self.start(features, depth_range)
         counted = min(stages, self.config.confidence_stages)
         confidence = torch.zeros((), device=depth_range.device)
@@ -182,6 +183,11 @@ class GBiNet(nn.Module):
         )
         self.train(was_training)
         return DepthMap(result.depth[0], cameras[0].to(device), result.confidence[0])
+
+
+def _reference_size(maps: Maps) -> tuple[int, int]:
+    reference = maps[:, 0] if isinstance(maps, Tensor) else maps[0]  # [B, C, h, w]
+    return reference.shape[-2], reference.shape[-1]
 
 
 def _preset(name: str) -> GBiNetConfig:
