@@ -25,7 +25,7 @@ def pixel_centres(
 
 
 def inverse_3x3(matrix: Tensor) -> Tensor:
-    """Inverse of [..., 3, 3] matrices by cross products: no pivoting, and no wait for the GPU to report errors."""
+    """Inverse of [..., 3, 3] matrices by cross products: no wait for the GPU to report errors."""
     a, b, c = matrix.unbind(-2)  # rows
     cofactors = torch.stack(
         [torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], dim=-1
@@ -106,7 +106,7 @@ class Camera:
     def batch_shape(self) -> torch.Size:
         return self.K.shape[:-2]
 
-    def __getitem__(self, index: int | slice | Tensor | tuple[int | slice | None, ...]) -> Camera:
+    def __getitem__(self, index: int | slice | Tensor | tuple[int | slice | None, ...] | None) -> Camera:
         """Index the leading batch axes."""
         return replace(self, K=self.K[index], cam_from_world=self.cam_from_world[index])
 

@@ -37,7 +37,7 @@ def cost_volume(
     groups: int,
     scale: float,  # feature size / image size
 ) -> Tensor:  # [B, G, D, H, W] in the features' type
-    """Fuse the views one after the other: memory for one view's volume and the two sums, however many views."""
+    """Fuse the views one after the other: memory for one view's volume and two sums, however many views."""
     reference, *sources = features.unbind(1) if isinstance(features, Tensor) else features  # [B, C, h, w]
     weighted_sum: Tensor | None = None
     weight_sum: Tensor | None = None

@@ -19,7 +19,7 @@ def deform_conv2d(
     One tap's samples exist at a time, so inference never holds nine copies of the map. Positions are float32
     whatever the type of the features. This is the reference; kernels/deform.py is its fast twin.
     """
-    batch, _, height, width = features.shape
+    height, width = features.shape[-2:]
     centres = pixel_centres(height, width, device=features.device)  # [H, W, 2] as (x, y)
     size = centres.new_tensor([width, height])
     output: Tensor | None = None

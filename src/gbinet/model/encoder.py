@@ -14,7 +14,7 @@ SCALES = (8, 4, 2, 1)  # image size / feature size, coarse to fine: the order of
 class FeaturePyramid(nn.Module):
     """Bottom-up convolutions, one merge per finer scale, and an output convolution per scale.
 
-    Each merge takes the bottom-up map of the next coarser scale (not the merged one), as the published network.
+    Each merge takes the bottom-up map of the next coarser scale (not the merged one), as published.
     """
 
     def __init__(self, width: int = 8, deformable: bool = True) -> None:
@@ -35,7 +35,7 @@ class FeaturePyramid(nn.Module):
         self.channels = tuple(o for _, o in channels)  # per scale, coarse to fine
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Normalised images [N, 3, H, W], H and W multiples of 8 -> four maps [N, C_s, H/s, W/s], s = 8 4 2 1."""
+        """Normalised images [N, 3, H, W], sizes multiples of 8 -> maps [N, C_s, H/s, W/s] for s = 8 4 2 1."""
         bottom_up = []
         current = images
         for block in self.bottom_up:

@@ -16,7 +16,7 @@ class ConvBlock2d(nn.Sequential):
 
 
 class ConvBlock3d(nn.Sequential):
-    """3D convolution without bias, batch norm, ReLU; 'same' padding; strides only in space, never in depth."""
+    """3D convolution without bias, batch norm, ReLU; 'same' padding; strides in space only."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> None:
         super().__init__()

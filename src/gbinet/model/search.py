@@ -1,7 +1,7 @@
 """Generalized binary search over depth: the only file that knows how bins split.
 
-The range [near, far] is cut into cells. After stage k there are `first_bins * 2**(k-1)` of them, equal in depth
-(or in inverse depth), and every pixel sits in one. The next stage halves that cell and puts (bins - 2) / 2
+The range [near, far] is cut into cells. After stage k there are `first_bins * 2**(k-1)` of them, equal in
+depth (or in inverse depth), and every pixel sits in one. The next stage halves that cell and puts (bins - 2) / 2
 tolerance bins of the same width on each side, so that a wrong neighbour can still be corrected. A cell is one
 integer per pixel; edges and hypotheses are computed from it where they are used. All functions are pure.
 """
@@ -72,7 +72,7 @@ class SearchState:
 
     @property
     def first_bin(self) -> Tensor:
-        """[B, H, W]: index of the first of the coming bins on the finer grid; may lie outside at both ends."""
+        """[B, H, W]: index of the first coming bin on the finer grid; may lie outside at both ends."""
         return self.cell if self.stage == 0 else 2 * self.cell - self.grid.tolerance
 
 
@@ -140,8 +140,8 @@ def depth(state: SearchState) -> Tensor:
 def expected_depth(state: SearchState, probabilities: Tensor) -> Tensor:
     """Continuous depth, [B, H, W]: expectation over the most probable bin and its direct neighbours.
 
-    `state` is the one that the probabilities [B, D, H, W] were computed for. The expectation runs over positions
-    of whole bins (clamping at the ends of the range comes after), so that no bin counts twice.
+    `state` is the one that the probabilities [B, D, H, W] were computed for. The expectation runs over
+    positions of whole bins (clamping at the ends of the range comes after), so that no bin counts twice.
     """
     choice = probabilities.argmax(1, keepdim=True)  # [B, 1, H, W]
     index = torch.arange(state.num_bins, device=choice.device)[:, None, None]  # [D, 1, 1]

@@ -1,4 +1,4 @@
-"""Warping source features into the reference view for given depths, and their correlation. The plain reference."""
+"""Warping source features into the reference view for given depths, and their correlation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def source_from_reference(cameras: Camera, source: int, scale: float = 1.0) -> t
 
 
 def source_positions(matrix: Tensor, offset: Tensor, depth: Tensor) -> Tensor:
-    """Where reference pixels fall in the source: M [B, 3, 3], t [B, 3], depth [B, D, H, W] -> [B, D, H, W, 2].
+    """Where reference pixels fall in the source: M [B, 3, 3], t [B, 3], depth [B, D, H, W] -> [..., 2].
 
     Points on or behind the source's image plane get a position far outside the image.
     """
@@ -67,4 +67,5 @@ def warp_correlation(
     """Group-wise correlation: mean over each group's channels of reference times warped source."""
     warped = warp(source, matrix, offset, depth)
     product = reference[:, :, None] * warped  # [B, C, D, H, W]
-    return product.unflatten(1, (groups, -1)).mean(2)
+    batch, channels, bins, height, width = product.shape
+    return product.reshape(batch, groups, channels // groups, bins, height, width).mean(2)

@@ -45,7 +45,7 @@ def _down_block(match: re.Match[str]) -> str:
 
 
 def our_name(published: str) -> str:
-    """Our name of a published key, e.g. 'module.cost_network.0.prob.weight' -> 'regularisers.0.logit.weight'."""
+    """Our name of a published key: 'module.cost_network.0.prob.weight' -> 'regularisers.0.logit.weight'."""
     name = published.removeprefix("module.")
     for pattern, replacement in _RENAMES:
         name = re.sub(pattern, replacement, name)
