@@ -68,7 +68,7 @@ def _versions() -> dict[str, str]:
             found[package] = "not installed"
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
-        found["cudnn"] = str(torch.backends.cudnn.version())
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     return found
 
 
