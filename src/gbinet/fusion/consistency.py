@@ -2,8 +2,8 @@
 
 A pixel of the reference is lifted to its depth, projected into a source view, lifted there to the source's
 own depth and projected back. If it comes back close to where it started, and at nearly the same depth, the
-two views agree. Everything happens in the reference camera's frame, so that scenes far from the origin of their
-world (map coordinates, say) lose no precision in float32.
+two views agree. Everything happens in the reference camera's frame, so that scenes far from the origin of
+their world (map coordinates, say) lose no precision in float32.
 """
 
 from __future__ import annotations

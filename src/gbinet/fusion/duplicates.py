@@ -1,0 +1,82 @@
+"""A surface point that many views see should be in the cloud once. Two ways to see to that."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class UsedPixels:
+    """Pixels of views still to come that already went into a point of an earlier view.
+
+    A mask lives from the first mark until its view is visited. Beyond `keep_unpacked` masks the oldest are
+    packed to one bit per pixel, 1/64 of a depth map with confidence.
+    """
+
+    def __init__(self, keep_unpacked: int) -> None:
+        self.keep_unpacked = keep_unpacked
+        self._masks: OrderedDict[int, Tensor] = OrderedDict()  # view -> [H * W] bool
+        self._packed: dict[int, np.ndarray[tuple[int], np.dtype[np.uint8]]] = {}
+        self._visited: set[int] = set()
+
+    def mark(self, view: int, like: Tensor, pixels: Tensor) -> None:
+        """Pixels (flat indices) of a view are used; `like` is its depth map (size and device)."""
+        if view in self._visited:
+            return
+        mask = self._get(view, like)
+        mask[pixels] = True
+        self._masks[view] = mask
+        while len(self._masks) > self.keep_unpacked:
+            oldest, bits = self._masks.popitem(last=False)
+            self._packed[oldest] = np.packbits(bits.cpu().numpy())
+
+    def take(self, view: int, like: Tensor) -> Tensor:
+        """The used pixels of a view, [H, W] bool, as the view is visited; the mask is forgotten."""
+        mask = self._get(view, like).reshape(like.shape)
+        self.forget(view)
+        return mask
+
+    def forget(self, view: int) -> None:
+        self._visited.add(view)
+        self._masks.pop(view, None)
+        self._packed.pop(view, None)
+
+    def _get(self, view: int, like: Tensor) -> Tensor:
+        if view in self._masks:
+            self._masks.move_to_end(view)
+            return self._masks[view]
+        if view in self._packed:
+            bits = np.unpackbits(self._packed.pop(view), count=like.numel()).astype(bool)
+            return torch.from_numpy(bits).to(like.device)
+        return torch.zeros(like.numel(), dtype=torch.bool, device=like.device)
+
+
+class VoxelFilter:
+    """Keeps the first point in every cell of a grid. Memory grows with the surface, not with the views."""
+
+    def __init__(self, size: float) -> None:
+        self.size = size
+        self._cells = torch.zeros(0, dtype=torch.int64)  # keys of taken cells, sorted
+
+    def first_in_cell(self, xyz: Tensor) -> Tensor:
+        """[N, 3] -> indices of the points that are first in their cell, ascending; their cells are taken."""
+        keys = _cell_keys(torch.floor(xyz.double() / self.size).long())
+        unique, inverse = torch.unique(keys, return_inverse=True)  # sorted
+        first = torch.full_like(unique, len(keys)).scatter_reduce(
+            0, inverse, torch.arange(len(keys)), reduce="amin"
+        )
+        position = torch.searchsorted(self._cells, unique).clamp(max=max(0, len(self._cells) - 1))
+        new = (
+            self._cells[position] != unique if len(self._cells) else torch.ones_like(unique, dtype=torch.bool)
+        )
+        self._cells = torch.cat([self._cells, unique[new]]).sort().values
+        return first[new].sort().values
+
+
+def _cell_keys(cells: Tensor) -> Tensor:
+    """[N, 3] integer cells -> one 64-bit key each: 21 bits per axis, wrapping after two million cells."""
+    x, y, z = (cells & 0x1FFFFF).unbind(-1)
+    return (x << 42) | (y << 21) | z

@@ -1,0 +1,250 @@
+"""Depth maps -> one cloud, view by view: filter, average, drop duplicates, colour, hand on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gbinet.depthmap import DepthMap
+from gbinet.errors import FormatError, GBiNetError, InputError
+from gbinet.formats.image import read_image, read_mask
+from gbinet.formats.ply import PlyWriter
+from gbinet.fusion.consistency import agree
+from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
+from gbinet.pointcloud import PointCloud
+from gbinet.scene import Scene, View, visiting_order
+
+log = logging.getLogger(__name__)
+Progress = Callable[[int, int, str], None]  # done, total, what
+
+
+@dataclass(frozen=True)
+class FusionConfig:
+    """What makes a depth trustworthy, and what becomes of it."""
+
+    min_confidence: float = 0.5  # photometric filter: drop pixels with less (maps without any: keep all)
+    max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
+    max_relative_depth: float = 0.01  # geometric filter: share of the depth that it may be off
+    min_views: int = 3  # other views that must agree with the reference (fewer where it has fewer)
+    dynamic: bool = False  # n views within n times the two thresholds are enough too, n >= min_views
+    max_sources: int = 10  # how many neighbours of each view are asked
+    duplicates: Literal["used-pixel", "voxel", "none"] = "used-pixel"  # one point per surface
+    voxel_size: float | None = None  # edge for "voxel", scene units; None = 1.5 pixels of the first view
+    box: tuple[float, float, float, float, float, float] | None = None  # keep x0 y0 z0 x1 y1 z1 only
+    cached_maps: int = 12  # depth maps held at a time; more saves reading
+
+    def __post_init__(self) -> None:
+        for name in ("max_reprojection", "max_relative_depth", "min_views", "max_sources", "cached_maps"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"fusion: {name} must be positive, got {getattr(self, name)}")
+        if not 0 <= self.min_confidence <= 1:
+            raise InputError(f"fusion: min_confidence must lie in 0..1, got {self.min_confidence}")
+        if self.voxel_size is not None and not self.voxel_size > 0:
+            raise InputError(f"fusion: voxel_size must be positive, got {self.voxel_size}")
+        if self.box is not None and any(
+            low >= high for low, high in zip(self.box[:3], self.box[3:], strict=True)
+        ):
+            raise InputError(f"fusion: box must be x0 y0 z0 x1 y1 z1 with x0 < x1 and so on, got {self.box}")
+
+
+class DepthSource(Protocol):
+    """Where depth maps come from: our files, somebody else's, or memory.
+
+    A map has any size; it covers the view's whole image.
+    """
+
+    def load(self, index: int) -> DepthMap | None:
+        """The depth map of view `index`, or None if it has none."""
+
+
+@dataclass(frozen=True)
+class FusedView:
+    """What one view added to the cloud."""
+
+    index: int
+    cloud: PointCloud  # its new points, on the CPU
+    consistent: Tensor  # [H, W] bool, CPU: pixels that passed all filters
+    known: int  # pixels with a depth
+    confident: int  # of these, past the photometric filter
+    asked: int  # neighbours that had a depth map
+
+
+@dataclass(frozen=True)
+class FusionResult:
+    """Counts of a whole fusion."""
+
+    points: int
+    views: int  # that had a depth map
+    warnings: tuple[str, ...]
+
+
+def fuse(
+    scene: Scene,
+    depths: DepthSource,
+    path: Path,
+    config: FusionConfig | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    on_view: Callable[[FusedView], None] | None = None,
+) -> FusionResult:
+    """Fuse all depth maps of a scene into the PLY file `path`; points are written as they come.
+
+    `on_view` sees every view's share (for pictures and numbers).
+    """
+    config = config or FusionConfig()
+    lonely, views = [], 0
+    with PlyWriter(path) as writer:
+        writer.append(empty_cloud(_position_type(scene)))
+        for done, view in enumerate(fuse_views(scene, depths, config, device)):
+            writer.append(view.cloud)
+            views += 1
+            if view.asked < config.min_views:
+                lonely.append(scene.views[view.index].name)
+            if on_view:
+                on_view(view)
+            if progress:
+                progress(done + 1, len(scene.views), f"{writer.count:,} points")
+        count = writer.count
+        if views == 0:
+            raise GBiNetError(f"there is no depth map to fuse in {scene.name}: estimate depth first")
+    warnings = []
+    if lonely:
+        shown = ", ".join(lonely[:5]) + (", ..." if len(lonely) > 5 else "")
+        warnings.append(
+            f"{len(lonely)} views have fewer than {config.min_views} neighbours with depth, "
+            f"so fewer had to agree on their points: {shown}"
+        )
+    if count == 0:
+        warnings.append(
+            "no point passed the filters: lower min_confidence or min_views, or raise max_reprojection"
+        )
+    return FusionResult(count, views, tuple(warnings))
+
+
+def fuse_views(
+    scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device | str = "cpu"
+) -> Iterator[FusedView]:
+    """The points that each view adds, neighbours after each other; holds a handful of depth maps."""
+    neighbours = [[s.index for s in view.sources[: config.max_sources]] for view in scene.views]
+    load = lru_cache(maxsize=config.cached_maps)(lambda i: _load(scene.views[i], depths, i, config, device))
+    used = UsedPixels(keep_unpacked=config.cached_maps)
+    voxels: VoxelFilter | None = None
+    position_type = _position_type(scene)
+    for index in visiting_order(neighbours):
+        loaded = load(index)
+        if loaded is None:
+            used.forget(index)
+            continue
+        reference, known = loaded
+        sources = [(i, found[0]) for i in neighbours[index] if (found := load(i)) is not None]
+        verdict = agree(
+            reference,
+            (depth_map for _, depth_map in sources),
+            max_distance=config.max_reprojection,
+            max_relative_depth=config.max_relative_depth,
+            min_sources=min(config.min_views, max(1, len(sources))),
+            dynamic=config.dynamic,
+        )
+        fresh = verdict.consistent
+        if config.duplicates == "used-pixel":
+            fresh = fresh & ~used.take(index, fresh)
+            for number, (i, source) in enumerate(sources):
+                hit = verdict.source_pixels[number][fresh]
+                used.mark(i, source.depth, hit[hit >= 0])
+        averaged = DepthMap(verdict.depth, reference.camera, reference.confidence)
+        cloud = _points(scene.views[index], averaged, fresh, verdict.num_views, position_type)
+        if config.duplicates == "voxel":
+            voxels = voxels or VoxelFilter(config.voxel_size or _footprint(reference, fresh))
+            cloud = cloud[voxels.first_in_cell(cloud.xyz)]
+        if config.box is not None:
+            low, high = torch.tensor(config.box, dtype=cloud.xyz.dtype).reshape(2, 3)
+            cloud = cloud[((cloud.xyz >= low) & (cloud.xyz <= high)).all(-1)]
+        confident = int(reference.valid.sum())
+        yield FusedView(index, cloud, verdict.consistent.cpu(), known, confident, len(sources))
+
+
+def _load(
+    view: View, depths: DepthSource, index: int, config: FusionConfig, device: torch.device | str
+) -> tuple[DepthMap, int] | None:
+    """A depth map without what its mask and its confidence rule out, and how many depths it had before."""
+    try:
+        found = depths.load(index)
+    except FormatError as error:
+        log.warning("%s; the view is left out", error)
+        return None
+    if found is None:
+        return None
+    keep = found.valid.to(device)
+    depth = found.depth.to(device, torch.float32)
+    if view.mask_path is not None:
+        size = (found.camera.width, found.camera.height)
+        keep &= torch.from_numpy(read_mask(view.mask_path, size)).to(device)
+    known = int(keep.sum())
+    confidence = None if found.confidence is None else found.confidence.to(device, torch.float32)
+    if confidence is not None:
+        keep &= confidence >= config.min_confidence
+    return DepthMap(torch.where(keep, depth, 0), found.camera, confidence), known
+
+
+def _points(
+    view: View, depth_map: DepthMap, select: Tensor, num_views: Tensor, position_type: torch.dtype
+) -> PointCloud:
+    """The selected pixels as a cloud on the CPU."""
+    camera = depth_map.camera.to("cpu", torch.float64)
+    chosen = select.cpu()
+    xyz = camera.unproject(camera.pixel_grid()[chosen], depth_map.depth.cpu()[chosen].double())
+    confidence = torch.ones_like(depth_map.depth) if depth_map.confidence is None else depth_map.confidence
+    return PointCloud(
+        xyz=xyz.to(position_type),
+        rgb=_colours(view, *depth_map.depth.shape)[chosen],
+        normals=depth_map.normals()[select].cpu(),
+        confidence=confidence[select].cpu(),
+        num_views=num_views[select].clamp(max=255).to(torch.uint8).cpu(),
+    )
+
+
+def empty_cloud(position_type: torch.dtype = torch.float32) -> PointCloud:
+    """No points, all columns: what fusion writes has these columns whatever happens."""
+    return PointCloud(
+        xyz=torch.zeros(0, 3, dtype=position_type),
+        rgb=torch.zeros(0, 3, dtype=torch.uint8),
+        normals=torch.zeros(0, 3),
+        confidence=torch.zeros(0),
+        num_views=torch.zeros(0, dtype=torch.uint8),
+    )
+
+
+def _colours(view: View, height: int, width: int) -> Tensor:
+    """The photo at the depth map's size, [H, W, 3] uint8; grey where it cannot be read."""
+    try:
+        pixels = read_image(view.image_path)
+    except GBiNetError as error:
+        log.warning("%s; its points are grey", error)
+        return torch.full((height, width, 3), 128, dtype=torch.uint8)
+    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX)
+    return torch.from_numpy(np.array(resized))
+
+
+def _footprint(reference: DepthMap, select: Tensor) -> float:
+    """One and a half pixels at the median depth, in scene units."""
+    chosen = reference.depth[select] if bool(select.any()) else reference.depth[reference.valid]
+    median = float(chosen.median()) if len(chosen) else 1.0
+    return 1.5 * median / float(reference.camera.K[0, 0])
+
+
+def _position_type(scene: Scene) -> torch.dtype:
+    """float64 for scenes so far from the origin (map coordinates) that float32 would show steps."""
+    centres = torch.stack([view.camera.centre for view in scene.views]).double()  # [V, 3]
+    spread = float((centres - centres.mean(0)).norm(dim=-1).max())
+    far = float(centres.mean(0).norm()) > 1000 * max(spread, 1e-9)
+    return torch.float64 if far else torch.float32
