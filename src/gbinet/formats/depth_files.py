@@ -1,0 +1,252 @@
+"""Depth maps as files; the suffix says which format.
+
+| suffix        | format                                                   |
+|---------------|----------------------------------------------------------|
+| `.npz`        | `depth` and perhaps `confidence`: what `gbinet` writes   |
+| `.npy`        | one array                                                |
+| `.pfm`        | portable float map                                       |
+| `.png`        | 16-bit integers: choose the scale (0.001 = millimetres)  |
+| `.tif .tiff`  | float32 TIFF                                             |
+| `.bin`        | COLMAP dense map                                         |
+| `.dmap`       | OpenMVS depth map (reading only; it also needs a camera) |
+
+A stored value times `scale` is the depth. Unknown depth is 0; NaN, infinite and negative values become 0.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gbinet.camera import Camera
+from gbinet.depthmap import DepthMap
+from gbinet.errors import FormatError, GBiNetError, InputError
+from gbinet.formats.atomic import atomic_path
+from gbinet.formats.colmap_array import read_colmap_array, write_colmap_array
+from gbinet.formats.openmvs import read_dmap
+from gbinet.formats.pfm import read_pfm, write_pfm
+from gbinet.formats.reading import open_sized
+
+Array = np.ndarray[Any, Any]
+
+_MAX_RATIO = 1100  # no deflate stream grows by more than 1032 when unpacked
+_MAX_NPY_HEADER = 10_000
+
+
+def read_depth(path: str | Path, scale: float = 1.0) -> Array:
+    """Read a depth map -> float32 [H, W], 0 = unknown."""
+    path = Path(path)
+    values = _handler(_READERS, path)(path)
+    if values.ndim == 3 and values.shape[-1] == 1:
+        values = values[..., 0]
+    if values.ndim != 2 or values.size == 0:
+        raise FormatError(path, f"a depth map is [H, W], this file holds {list(values.shape)}")
+    return _clean(values, scale)
+
+
+def read_confidence(path: str | Path) -> Array | None:
+    """The confidence that belongs to a depth map, float32 [H, W], where the format has a place for it."""
+    path = Path(path)
+    if path.suffix.lower() == ".npz":
+        values = _read_npz(path, "confidence")
+        return None if values is None else values.astype(np.float32)
+    if path.suffix.lower() == ".dmap":
+        return read_dmap(path).confidence
+    return None
+
+
+def read_depth_map(path: str | Path, camera: Camera, scale: float = 1.0) -> DepthMap:
+    """Read depth and confidence; the camera is that of the full image and is resized to the map."""
+    depth, confidence = read_depth(path, scale), read_confidence(path)
+    height, width = depth.shape
+    if confidence is not None and confidence.shape != depth.shape:
+        raise FormatError(path, f"confidence is {list(confidence.shape)}, depth {list(depth.shape)}")
+    return DepthMap(
+        torch.from_numpy(depth),
+        camera.resized(width, height),
+        None if confidence is None else torch.from_numpy(confidence),
+    )
+
+
+def write_depth(
+    path: str | Path, depth: Array | Tensor, confidence: Array | Tensor | None = None, scale: float = 1.0
+) -> Path:
+    """Write a depth map [H, W]; confidence is kept only by `.npz`."""
+    path = Path(path)
+    values = _to_array(depth)
+    if values.ndim != 2 or values.size == 0:
+        raise InputError(f"{path}: a depth map is [H, W], got {list(values.shape)}")
+    if not scale > 0:
+        raise InputError(f"{path}: the scale of stored depths must be positive, got {scale:g}")
+    values = _clean(values, 1.0 / scale)
+    if path.suffix.lower() == ".npz":
+        _write_npz(path, values, None if confidence is None else _to_array(confidence))
+    else:
+        _handler(_WRITERS, path)(path, values)
+    return path
+
+
+# ---- helpers ----------------------------------------------------------------------------------------------
+
+
+def _handler(table: dict[str, Callable[..., Any]], path: Path) -> Callable[..., Any]:
+    suffix = path.suffix.lower()
+    if suffix not in table:
+        hint = " (OpenEXR is not supported: convert it to TIFF or PFM)" if suffix == ".exr" else ""
+        raise FormatError(path, f"unknown kind of depth file '{suffix}'{hint}; known: {', '.join(table)}")
+    return table[suffix]
+
+
+def _to_array(values: Array | Tensor) -> Array:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+def _clean(values: Array, factor: float) -> Array:
+    """float32 copy times the factor; what is no depth becomes 0."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        depth = values.astype(np.float32)
+        if factor != 1.0:
+            depth = (values * np.float64(factor)).astype(np.float32)
+    depth[~(np.isfinite(depth) & (depth > 0))] = 0
+    return depth
+
+
+@contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    """Third-party decoders fail in many ways; to a user they are all one."""
+    try:
+        yield
+    except GBiNetError:
+        raise
+    except Exception as error:
+        raise FormatError(path, f"cannot be decoded: {error or type(error).__name__}") from error
+
+
+# ---- NumPy ------------------------------------------------------------------------------------------------
+
+
+def _read_npy(path: Path) -> Array:
+    with open_sized(path) as (file, size), _decoding(path):
+        return _npy_stream(path, file, size)
+
+
+def _npy_stream(path: Path, file: Any, size: int) -> Array:
+    """An array from a stream of `size` bytes, whose header is checked before anything is allocated."""
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise FormatError(path, f"NumPy format version {version} is not supported")
+    shape, fortran_order, kind = readers[version](file, max_header_size=_MAX_NPY_HEADER)
+    if kind.kind not in "fiu" or kind.hasobject:
+        raise FormatError(path, f"holds '{kind}', not numbers")
+    count = 1
+    for length in shape:
+        count *= length
+    needed = count * kind.itemsize
+    if min(shape, default=1) < 0 or needed > size:
+        raise FormatError(path, f"cut short: an array {list(shape)} needs {needed} bytes", f"byte {size}")
+    data = file.read(needed)
+    if len(data) < needed:
+        raise FormatError(path, f"cut short: {needed} bytes announced", f"byte {len(data)}")
+    return np.frombuffer(data, kind).reshape(shape, order="F" if fortran_order else "C")
+
+
+def _read_npz(path: Path, key: str) -> Array | None:
+    with open_sized(path) as (file, size), _decoding(path), zipfile.ZipFile(file) as archive:
+        if f"{key}.npy" not in archive.namelist():
+            return None
+        member = archive.getinfo(f"{key}.npy")
+        if member.file_size > _MAX_RATIO * size:
+            raise FormatError(path, f"'{key}' claims {member.file_size} bytes in a file of {size}")
+        with archive.open(member) as stream:
+            return _npy_stream(path, stream, member.file_size)
+
+
+def _read_npz_depth(path: Path) -> Array:
+    depth = _read_npz(path, "depth")
+    if depth is None:
+        raise FormatError(path, "holds no array 'depth'")
+    return depth
+
+
+def _write_npz(path: Path, depth: Array, confidence: Array | None) -> None:
+    arrays = {"depth": depth}
+    if confidence is not None:
+        if confidence.shape != depth.shape:
+            raise InputError(
+                f"{path}: confidence is {list(confidence.shape)}, the depth map {list(depth.shape)}"
+            )
+        arrays["confidence"] = confidence.astype(np.float32)
+    with atomic_path(path) as temporary:
+        np.savez(temporary, **arrays)  # type: ignore[arg-type]  # the stubs forget keyword arrays
+
+
+def _write_npy(path: Path, values: Array) -> None:
+    with atomic_path(path) as temporary:
+        np.save(temporary, values)
+
+
+# ---- images -----------------------------------------------------------------------------------------------
+
+_NUMBER_MODES = ("I;16", "I;16B", "I;16L", "I", "F", "L")
+
+
+def _read_picture(path: Path) -> Array:
+    with (
+        open_sized(path) as (file, size),
+        _decoding(path),
+        Image.open(file, formats=("PNG", "TIFF")) as image,
+    ):
+        if image.mode not in _NUMBER_MODES:
+            raise FormatError(path, f"a depth image has one channel of numbers, this one has '{image.mode}'")
+        if image.width * image.height * 4 > _MAX_RATIO * size:
+            raise FormatError(path, f"claims {image.width}x{image.height} pixels in a file of {size} bytes")
+        return np.array(image)
+
+
+def _write_png(path: Path, values: Array) -> None:
+    largest = float(values.max())
+    if largest >= 65535.5:
+        raise InputError(
+            f"{path}: depth {largest:g} does not fit into 16 bits; write with a larger scale, "
+            f"at least {largest / 65535:.2g} times the present one"
+        )
+    _save_picture(path, np.rint(values).astype(np.uint16), "PNG")
+
+
+def _write_tiff(path: Path, values: Array) -> None:
+    _save_picture(path, values, "TIFF")
+
+
+def _save_picture(path: Path, values: Array, kind: str) -> None:
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        Image.fromarray(values).save(file, format=kind)
+
+
+_READERS: dict[str, Callable[..., Any]] = {
+    ".npz": _read_npz_depth,
+    ".npy": _read_npy,
+    ".pfm": read_pfm,
+    ".png": _read_picture,
+    ".tif": _read_picture,
+    ".tiff": _read_picture,
+    ".bin": read_colmap_array,
+    ".dmap": lambda path: read_dmap(path).depth,
+}
+_WRITERS: dict[str, Callable[..., Any]] = {
+    ".npz": _write_npz,
+    ".npy": _write_npy,
+    ".pfm": write_pfm,
+    ".png": _write_png,
+    ".tif": _write_tiff,
+    ".tiff": _write_tiff,
+    ".bin": write_colmap_array,
+}

@@ -1,0 +1,134 @@
+"""OpenMVS depth maps (`.dmap`, version "DR").
+
+OpenMVS counts pixel coordinates from the centre of the first pixel, so K moves by half a pixel on the way out
+and back on the way in. K belongs to the full image even where the map is smaller. Normals are in the frame of
+the camera.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gbinet.camera import Camera, pixel_centres
+from gbinet.depthmap import DepthMap
+from gbinet.errors import FormatError, InputError
+from gbinet.formats.atomic import atomic_path
+from gbinet.formats.reading import open_sized, read_exactly
+
+Array = np.ndarray[Any, Any]
+
+_HEADER = struct.Struct("<2sBBIIIIff")  # magic, contents, padding, image w h, depth w h, near, far
+_CAMERA = struct.Struct("<9d9d3d")  # K, R, C
+_HAS_DEPTH, _HAS_NORMAL, _HAS_CONFIDENCE = 1, 2, 4
+
+
+@dataclass(frozen=True)
+class OpenMVSDepth:
+    """What a .dmap file holds."""
+
+    depth: Array  # [H, W] float32, 0 = unknown
+    image_camera: Camera  # of the full image
+    image_name: str
+    view_ids: tuple[int, ...]  # of the view itself, then of its neighbours
+    near: float
+    far: float
+    normals: Array | None = None  # [H, W, 3] float32, camera frame
+    confidence: Array | None = None  # [H, W] float32
+
+
+def write_dmap(
+    path: str | Path,
+    depth_map: DepthMap,
+    image_size: tuple[int, int],
+    image_name: str,
+    view_ids: Sequence[int],
+) -> Path:
+    """Write depth, normals (from the depth) and, where known, confidence.
+
+    image_size is (width, height) of the full image; view_ids begins with the view's own number.
+    """
+    path, name = Path(path), image_name.encode()
+    if not view_ids or len(name) > 65535:
+        raise InputError(f"{path}: a .dmap needs the view's own number and a file name of sane length")
+    camera = depth_map.camera.resized(*image_size).to("cpu", torch.float64)
+    valid = depth_map.valid
+    depth = torch.where(valid, depth_map.depth, 0).float().cpu()
+    near, far = (float(depth[depth > 0].min()), float(depth.max())) if bool(valid.any()) else (0.0, 0.0)
+    normals = depth_map.normals().cpu() @ camera.cam_from_world[:3, :3].float().T  # camera frame
+    contents = _HAS_DEPTH | _HAS_NORMAL | (_HAS_CONFIDENCE if depth_map.confidence is not None else 0)
+    height, width = depth.shape
+    K = _shift_principal_point(camera.K, -1)
+    numbers = [
+        *K.flatten().tolist(),
+        *camera.cam_from_world[:3, :3].flatten().tolist(),
+        *camera.centre.tolist(),
+    ]
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(_HEADER.pack(b"DR", contents, 0, *image_size, width, height, near, far))
+        file.write(struct.pack("<H", len(name)) + name)
+        file.write(struct.pack(f"<I{len(view_ids)}I", len(view_ids), *view_ids))
+        file.write(_CAMERA.pack(*numbers))
+        for plane in (depth, normals, depth_map.confidence):
+            if plane is not None:
+                file.write(np.ascontiguousarray(plane.detach().cpu().numpy(), dtype="<f4").data)
+    return path
+
+
+def read_dmap(path: str | Path) -> OpenMVSDepth:
+    path = Path(path)
+    with open_sized(path) as (file, size):
+        head = read_exactly(path, file, _HEADER.size, "the header")
+        magic, contents, _, image_w, image_h, width, height, near, far = _HEADER.unpack(head)
+        if magic != b"DR" or not contents & _HAS_DEPTH:
+            raise FormatError(path, "not an OpenMVS depth map: it does not begin with 'DR'", "byte 0")
+        (length,) = struct.unpack("<H", read_exactly(path, file, 2, "the image name"))
+        name = read_exactly(path, file, length, "the image name").decode(errors="replace")
+        (count,) = struct.unpack("<I", read_exactly(path, file, 4, "the view numbers"))
+        if count * 4 > size:
+            raise FormatError(
+                path, f"claims {count} views in a file of {size} bytes", f"byte {file.tell() - 4}"
+            )
+        view_ids = struct.unpack(f"<{count}I", read_exactly(path, file, 4 * count, "the view numbers"))
+        numbers = _CAMERA.unpack(read_exactly(path, file, _CAMERA.size, "the camera"))
+        camera = _camera(path, numbers, image_w, image_h)
+        has_normals, has_confidence = bool(contents & _HAS_NORMAL), bool(contents & _HAS_CONFIDENCE)
+        needed = 4 * width * height * (1 + 3 * has_normals + has_confidence)
+        if width == 0 or height == 0 or needed > size - file.tell():
+            raise FormatError(
+                path, f"cut short: maps of {width}x{height} need {needed} bytes more", f"byte {file.tell()}"
+            )
+
+        def plane(channels: int) -> Array:
+            values = np.fromfile(file, "<f4", width * height * channels).astype(np.float32, copy=False)
+            return values.reshape((height, width, 3) if channels == 3 else (height, width))
+
+        depth = plane(1)
+        normals = plane(3) if has_normals else None
+        confidence = plane(1) if has_confidence else None
+    return OpenMVSDepth(depth, camera, name, view_ids, near, far, normals, confidence)
+
+
+def _camera(path: Path, numbers: tuple[float, ...], width: int, height: int) -> Camera:
+    values = torch.tensor(numbers, dtype=torch.float64)
+    rotation, centre = values[9:18].reshape(3, 3), values[18:]
+    pose = torch.eye(4, dtype=torch.float64)
+    pose[:3, :3] = rotation
+    pose[:3, 3] = -rotation @ centre
+    try:
+        K = _shift_principal_point(values[:9].reshape(3, 3), +1)
+        return Camera(K, pose, width, height).check()
+    except InputError as error:
+        raise FormatError(path, str(error)) from error
+
+
+def _shift_principal_point(K: torch.Tensor, direction: int) -> torch.Tensor:
+    shifted = K.clone()
+    shifted[:2, 2] += direction * pixel_centres(1, 1, dtype=K.dtype)[0, 0]
+    return shifted
