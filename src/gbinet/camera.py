@@ -127,6 +127,13 @@ class Camera:
         """Position of the camera in the world, [..., 3]."""
         return self.world_from_cam[..., :3, 3]
 
+    def relative_to(self, reference: Camera) -> Camera:
+        """The same cameras in a world whose origin and axes are those of a (single) reference camera.
+
+        In float64, this keeps precision for scenes far from their origin (map coordinates).
+        """
+        return replace(self, cam_from_world=self.cam_from_world @ reference.world_from_cam)
+
     def project(self, points_world: Tensor) -> tuple[Tensor, Tensor]:
         """World points [..., N, 3] -> pixel coordinates [..., N, 2] and depth z [..., N].
 

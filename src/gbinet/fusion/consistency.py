@@ -71,13 +71,11 @@ def reproject(reference: DepthMap, source: DepthMap) -> Reprojection:
 
 def in_reference_frame(reference: Camera, source: Camera, like: Tensor) -> tuple[Camera, Camera]:
     """Both cameras with the reference camera as the world, multiplied in float64, then as `like` is."""
-    ref, src = reference.to("cpu", torch.float64), source.to("cpu", torch.float64)
-    identity = torch.eye(4, dtype=torch.float64)
-    src_from_ref = src.cam_from_world @ ref.world_from_cam
-    return (
-        Camera(ref.K, identity, ref.width, ref.height).to(like.device, like.dtype),
-        Camera(src.K, src_from_ref, src.width, src.height).to(like.device, like.dtype),
-    )
+    wide = reference.to("cpu", torch.float64)
+    both = [
+        c.to("cpu", torch.float64).relative_to(wide).to(like.device, like.dtype) for c in (reference, source)
+    ]
+    return both[0], both[1]
 
 
 @dataclass(frozen=True)
