@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for type checkers and editors; keep in step with _HOME
     from gbinet.camera import Camera as Camera
+    from gbinet.data.load import load_scene as load_scene
     from gbinet.depthmap import DepthMap as DepthMap
     from gbinet.errors import FormatError as FormatError
     from gbinet.errors import GBiNetError as GBiNetError
@@ -44,6 +45,7 @@ _HOME = {
     "SparsePoints": "scene",
     "View": "scene",
     "WeightsError": "errors",
+    "load_scene": "data.load",
 }
 
 

@@ -1,0 +1,163 @@
+"""A folder in, a Scene out: recognise the shape, read it, fill in what the files do not say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from gbinet.data.from_mvsnet import INTERVAL_SCALE, is_mvsnet, load_mvsnet
+from gbinet.data.from_rgbd import is_rgbd, load_rgbd
+from gbinet.data.views import is_mask_name
+from gbinet.errors import FormatError, SceneError
+from gbinet.formats.image import is_image_name, read_gray16
+from gbinet.scene import (
+    DepthRange,
+    Scene,
+    SourceView,
+    View,
+    range_from_depths,
+    ranges_from_cameras,
+    ranges_from_points,
+    rank_by_geometry,
+    rank_by_tracks,
+)
+
+KINDS = ("colmap", "mvsnet", "blendedmvs", "dtu", "nerfstudio", "rgbd")
+
+
+def load_scene(
+    folder: str | Path,
+    *,
+    kind: str | None = None,
+    depth_range: DepthRange | None = None,
+    masks: str | Path | None = None,
+    interval_scale: float = INTERVAL_SCALE,
+    max_sources: int = 10,
+    cache: str | Path | None = None,
+) -> Scene:
+    """Read a folder of posed photos: COLMAP, MVSNet, DTU, BlendedMVS, nerfstudio / instant-ngp or RGB-D.
+
+    kind            one of KINDS, where a folder could be read in several ways; else it is recognised
+    depth_range     for every view, instead of what the files or the sparse points say
+    masks           folder of masks (0 = ignore), where it is not `masks` beside the images
+    interval_scale  stretches the range of MVSNet cam files that give only `near interval`
+    max_sources     how many source views to keep per view where the files do not list them
+    cache           where undistorted images go; default `<folder>/.gbinet_cache`, or a temporary folder
+    """
+    folder = Path(folder)
+    masks = None if masks is None else Path(masks)
+    if not folder.is_dir():
+        raise SceneError(f"{folder}: there is no such folder")
+    kind = kind or recognise(folder)
+    readers: dict[str, Callable[[], Scene]] = {
+        "mvsnet": lambda: load_mvsnet(folder, masks=masks, interval_scale=interval_scale),
+        "blendedmvs": lambda: load_mvsnet(folder, masks=masks, interval_scale=interval_scale),
+        "rgbd": lambda: load_rgbd(folder, masks=masks),
+    }
+    if kind not in readers:
+        raise SceneError(f"'{kind}' is no kind of scene; there are {', '.join(KINDS)}")
+    return completed(readers[kind](), depth_range=depth_range, max_sources=max_sources)
+
+
+def recognise(folder: Path) -> str:
+    """The kind of scene that a folder holds, or a SceneError that says what was looked for."""
+    if is_mvsnet(folder):
+        return "blendedmvs" if (folder / "blended_images").is_dir() else "mvsnet"
+    if is_rgbd(folder):
+        return "rgbd"
+    photos = list_photos(folder)
+    if photos:
+        raise SceneError(
+            f"{folder}: {len(photos)} photos without camera poses. `gbinet reconstruct` finds the poses "
+            "first (structure from motion); or give a COLMAP model, transforms.json or MVSNet cams beside them"
+        )
+    raise SceneError(
+        f"{folder}: is no scene. Looked for a COLMAP model (sparse/0, sparse), transforms.json, MVSNet "
+        "cameras (cams/*_cam.txt), an RGB-D folder (images, K.txt, poses.txt) and photos"
+    )
+
+
+def list_photos(folder: str | Path) -> list[Path]:
+    """Photos in `folder` itself, or else in `folder/images`, by name; masks are left out."""
+    for place in (Path(folder), Path(folder) / "images"):
+        if place.is_dir():
+            photos = [p for p in sorted(place.iterdir()) if is_image_name(p) and not is_mask_name(p)]
+            if photos:
+                return photos
+    return []
+
+
+# ---- what the files do not say -----------------------------------------------------------------------------
+
+
+def completed(scene: Scene, *, depth_range: DepthRange | None = None, max_sources: int = 10) -> Scene:
+    """The scene with a depth range and ranked source views for every view."""
+    warnings = list(scene.warnings)
+    views = _with_ranges(scene, depth_range, warnings)
+    views = _with_sources(replace(scene, views=views), max_sources, warnings)
+    if len(views) < 2:
+        warnings.append("only one view: depth needs at least two")
+    return replace(scene, views=views, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _with_ranges(scene: Scene, given: DepthRange | None, warnings: list[str]) -> tuple[View, ...]:
+    if given is not None:
+        return tuple(replace(view, depth_range=given) for view in scene.views)
+    ranges = [view.depth_range for view in scene.views]
+    cameras = [view.camera for view in scene.views]
+    if None in ranges and scene.points is not None and len(scene.points.xyz):
+        ranges = _filled(ranges, ranges_from_points(cameras, scene.points))
+    if None in ranges:
+        ranges = _filled(ranges, [r or _measured_range(v) for r, v in zip(ranges, scene.views, strict=True)])
+    lacking = ranges.count(None)
+    if lacking:
+        warnings.append(
+            f"the depth range of {lacking} of {len(ranges)} views is a guess from the cameras alone; "
+            "check it, and give --depth-range NEAR FAR if it is wrong"
+        )
+        ranges = _filled(ranges, list(ranges_from_cameras(cameras)))
+    return tuple(replace(v, depth_range=r) for v, r in zip(scene.views, ranges, strict=True))
+
+
+def _filled(
+    ranges: Sequence[DepthRange | None], more: Sequence[DepthRange | None]
+) -> list[DepthRange | None]:
+    return [a or b for a, b in zip(ranges, more, strict=True)]
+
+
+def _measured_range(view: View) -> DepthRange | None:
+    """Range of a measured 16-bit depth map (RGB-D); None where there is none or it is of another kind."""
+    if view.depth_path is None or view.depth_path.suffix.lower() != ".png":
+        return None
+    try:
+        values = read_gray16(view.depth_path)[::4, ::4]
+    except FormatError:
+        return None  # whoever needs this depth map will say so; the view itself is still good
+    return range_from_depths(torch.from_numpy(values.astype("float64")).reshape(-1) * view.depth_scale)
+
+
+def _with_sources(scene: Scene, max_sources: int, warnings: list[str]) -> tuple[View, ...]:
+    views = scene.views
+    lacking = [index for index, view in enumerate(views) if not view.sources]
+    if not lacking or len(views) < 2:
+        return views
+    cameras = [view.camera for view in views]
+    ranked: list[tuple[SourceView, ...]] = [view.sources for view in views]
+    points = scene.points
+    if points is not None and points.view_index is not None and len(points.view_index):
+        by_tracks = rank_by_tracks(cameras, points, max_sources)
+        ranked = [own or found for own, found in zip(ranked, by_tracks, strict=True)]
+        lost = sum(not sources for sources in ranked)
+        if lost:
+            warnings.append(f"{lost} views share no points with others; their sources are chosen by camera")
+    if not all(ranked):
+        ranges = [view.depth_range for view in views if view.depth_range is not None]
+        by_geometry = rank_by_geometry(cameras, ranges, max_sources)
+        ranked = [own or found for own, found in zip(ranked, by_geometry, strict=True)]
+    alone = [view.name for view, sources in zip(views, ranked, strict=True) if not sources]
+    if alone:
+        warnings.append(f"{len(alone)} views overlap with no other (first: {alone[0]}); they get no depth")
+    return tuple(replace(view, sources=s) for view, s in zip(views, ranked, strict=True))

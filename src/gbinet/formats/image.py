@@ -1,0 +1,210 @@
+"""Photos and masks: bytes <-> arrays.
+
+One rule for orientation: what `read_image` returns is upright (EXIF orientation applied), and `image_size`
+says the size of exactly that. `stored=True` asks for the pixels as they lie in the file instead, which is
+what COLMAP sees.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from gbinet.errors import FormatError
+from gbinet.formats.atomic import atomic_path
+
+# Only formats whose decoders do nothing but decode (Pillow's EPS reader, for one, starts another program).
+_READABLE = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP")
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".pnm", ".webp"})
+
+# A few kilobytes can claim a picture of any size. Beyond this (13,000 x 13,000) a file is refused unread.
+MAX_PIXELS = 178_000_000
+
+_ORIENTATION_TAG = 0x0112
+
+T = TypeVar("T", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What a file says about itself before any pixel is decoded."""
+
+    width: int  # of the pixels as stored
+    height: int
+    orientation: int  # EXIF: 1 = upright, 3 = upside down, 6 and 8 = on its side, 2 4 5 7 = mirrored
+    has_alpha: bool
+
+    @property
+    def stored_size(self) -> tuple[int, int]:
+        return self.width, self.height
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the upright image."""
+        return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)
+
+
+def is_image_name(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def read_header(path: Path) -> ImageHeader:
+    """Size, orientation and alpha of an image file, without decoding it."""
+    with _open(path) as image:
+        return _header(image)
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """(width, height) of what read_image will return; reads only the header."""
+    return read_header(path).size
+
+
+def read_image(path: Path, *, stored: bool = False) -> NDArray[np.uint8]:  # [H, W, 3]
+    """RGB of a photo, upright unless `stored`. Grey is repeated, 16 bits become 8, alpha is over black."""
+    with _open(path) as image:
+        header = _header(image)
+        pixels = _to_rgb(path, _decoded(path, image))
+    return np.ascontiguousarray(pixels if stored else _upright(pixels, header.orientation))
+
+
+def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDArray[np.bool_]:  # [H, W]
+    """True where pixels count. `size` is (width, height) of the image; a mask of another scale is resized.
+
+    0 means ignore. Where a file has an alpha channel, that is the mask; alpha and lossy files (JPEG) count
+    from one half up, since their zeros are not exact.
+    """
+    with _open(path) as image:
+        header = _header(image)
+        lossy = image.format in ("JPEG", "MPO", "WEBP")
+        decoded = _decoded(path, image)
+        if header.has_alpha:
+            mask = np.asarray(decoded.convert("RGBA"))[..., 3] >= 128
+        elif decoded.mode.startswith(("I", "F")):
+            mask = np.asarray(decoded) > 0
+        else:
+            mask = np.asarray(decoded.convert("RGB")).max(axis=-1) > (127 if lossy else 0)
+    if not stored:
+        mask = _upright(mask, header.orientation)
+    return _fit_mask(path, np.ascontiguousarray(mask), size)
+
+
+def read_gray16(path: Path) -> NDArray[np.uint16]:  # [H, W]
+    """A one-channel image of 8 or 16 bits with its values as stored (measured depth in PNG)."""
+    with _open(path) as image:
+        decoded = _decoded(path, image)
+        if decoded.mode not in ("I;16", "I;16B", "I;16L", "I", "L"):
+            raise FormatError(
+                path, f"expected one channel of 8 or 16 bits, found mode {decoded.mode}; is this a photo?"
+            )
+        values = np.asarray(decoded)
+    if values.size and (values.min() < 0 or values.max() > 65535):
+        raise FormatError(path, f"value {values.max()} does not fit 16 bits")
+    return np.ascontiguousarray(values.astype(np.uint16))
+
+
+def write_image(path: Path, pixels: NDArray[np.generic], *, quality: int = 95) -> Path:
+    """Write uint8 [H, W, 3] or [H, W], bool [H, W] (as 0 and 255) or uint16 [H, W]; `path` says how."""
+    array = pixels.astype(np.uint8) * 255 if pixels.dtype == np.bool_ else pixels
+    options: dict[str, Any] = {}
+    if path.suffix.lower() in (".jpg", ".jpeg"):
+        options = {"quality": quality, "subsampling": 0}
+    elif path.suffix.lower() == ".png":
+        options = {"compress_level": 3}  # the default, 6, takes three times as long for 5 % smaller files
+    with atomic_path(path) as temporary:
+        Image.fromarray(array).save(temporary, **options)
+    return path
+
+
+# ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> Image.Image:
+    try:
+        image = Image.open(path, formats=_READABLE)
+    except FileNotFoundError as error:
+        raise FormatError(path, "there is no such file") from error
+    except Image.DecompressionBombError as error:
+        raise FormatError(path, f"claims more than {MAX_PIXELS:,} pixels; resize it first") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders raise nearly anything on broken files
+        raise FormatError(path, f"is no readable image ({error})") from error
+    width, height = image.size
+    if width < 1 or height < 1 or width * height > MAX_PIXELS:
+        image.close()
+        raise FormatError(path, f"has {width}x{height} pixels; at most {MAX_PIXELS:,} are read")
+    return image
+
+
+def _header(image: Image.Image) -> ImageHeader:
+    return ImageHeader(
+        image.width,
+        image.height,
+        _orientation(image),
+        image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info,
+    )
+
+
+def _orientation(image: Image.Image) -> int:
+    """EXIF orientation, 1 if there is none. Must not decode pixels: Pillow's getexif does for some PNGs."""
+    if image.format == "PNG" and "exif" not in image.info:
+        return 1
+    try:
+        value = image.getexif().get(_ORIENTATION_TAG, 1)
+        return int(value) if value in range(1, 9) else 1
+    except (ValueError, TypeError, KeyError, OSError, SyntaxError, IndexError, struct.error):
+        return 1  # broken EXIF does not make the pixels unreadable
+
+
+def _decoded(path: Path, image: Image.Image) -> Image.Image:
+    try:
+        image.load()
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise FormatError(path, f"its pixels are broken or cut short ({error})") from error
+    return image
+
+
+def _to_rgb(path: Path, image: Image.Image) -> NDArray[np.uint8]:  # [H, W, 3]
+    if image.mode.startswith("I"):
+        wide = np.clip(np.asarray(image).astype(np.int64), 0, 65535)  # [H, W]
+        grey = ((wide + 128) // 257).astype(np.uint8)  # 65535 -> 255, rounded
+        return np.repeat(grey[..., None], 3, axis=-1)
+    if image.mode == "F":
+        raise FormatError(path, "holds floating-point values; photos have 8 or 16 bits per channel")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        rgba = np.asarray(image.convert("RGBA"))
+        alpha = rgba[..., 3:].astype(np.uint16)
+        return ((rgba[..., :3] * alpha + 127) // 255).astype(np.uint8)
+    return np.asarray(image.convert("RGB"))
+
+
+def _upright(pixels: NDArray[T], orientation: int) -> NDArray[T]:
+    """Apply an EXIF orientation to [H, W, ...]."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return pixels
+
+
+def _fit_mask(path: Path, mask: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
+    height, width = mask.shape
+    if (width, height) == size:
+        return mask
+    # Rounding of a smaller copy moves each side by up to one pixel.
+    if abs(width * size[1] - height * size[0]) > max(size) + max(width, height):
+        raise FormatError(
+            path, f"mask is {width}x{height}, its image {size[0]}x{size[1]}: they show different crops"
+        )
+    resized = Image.fromarray(mask.astype(np.uint8)).resize(size, Image.Resampling.NEAREST)
+    return np.asarray(resized) > 0
