@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gbinet.camera import Camera
 from gbinet.model.layers import ConvBlock3d
-from gbinet.model.warp import source_from_reference, warp_correlation
+from gbinet.model.warp import sources_from_reference, warp_correlation
 
 # Feature maps of one scale: one tensor [B, V, C, H, W], or a tensor [B, C, h_v, w_v] per view where the views
 # differ in size (a tile of the reference against whole sources). View 0 is the reference.
@@ -39,10 +39,10 @@ def cost_volume(
 ) -> Tensor:  # [B, G, D, H, W] in the features' type
     """Fuse the views one after the other: memory for one view's volume and two sums, however many views."""
     reference, *sources = features.unbind(1) if isinstance(features, Tensor) else features  # [B, C, h, w]
+    matrices, offsets = sources_from_reference(cameras, scale)  # [B, V - 1, 3, 3], [B, V - 1, 3]
     weighted_sum: Tensor | None = None
     weight_sum: Tensor | None = None
-    for number, source in enumerate(sources, start=1):
-        matrix, offset = source_from_reference(cameras, number, scale)
+    for source, matrix, offset in zip(sources, matrices.unbind(1), offsets.unbind(1), strict=True):
         volume = warp_correlation(reference, source, matrix, offset, hypotheses, groups)
         weight = view_weight(volume)  # float32: half precision could underflow to zero
         term = volume * weight

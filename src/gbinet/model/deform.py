@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gbinet import kernels
 from gbinet.camera import pixel_centres
 
 
@@ -14,18 +15,28 @@ def deform_conv2d(
     offsets: Tensor,  # [B, 18, H, W]: (dy, dx) per tap, taps in row-major order
     weight: Tensor,  # [O, C, 3, 3]
 ) -> Tensor:  # [B, O, H, W]
-    """Sample at nine displaced positions per pixel (bilinear, zero outside) and convolve, tap by tap.
+    """Sample at nine displaced positions per pixel (bilinear, zero outside) and convolve."""
+    if kernels.usable(features):
+        from gbinet.kernels import deform as fast
+
+        return fast.deform_conv2d(features, offsets, weight)
+    return deform_conv2d_plain(features, offsets, weight)
+
+
+def deform_conv2d_plain(features: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
+    """The reference: tap by tap.
 
     One tap's samples exist at a time, so inference never holds nine copies of the map. Positions are float32
-    whatever the type of the features. This is the reference; kernels/deform.py is its fast twin.
+    (or float64 for float64 features) whatever the type of the features.
     """
     height, width = features.shape[-2:]
-    centres = pixel_centres(height, width, device=features.device)  # [H, W, 2] as (x, y)
+    exact = torch.promote_types(offsets.dtype, torch.float32)
+    centres = pixel_centres(height, width, device=features.device, dtype=exact)  # [H, W, 2] as (x, y)
     size = centres.new_tensor([width, height])
     output: Tensor | None = None
     for tap in range(9):
         dy, dx = tap // 3 - 1, tap % 3 - 1
-        moved = torch.stack([offsets[:, 2 * tap + 1], offsets[:, 2 * tap]], dim=-1).float()  # [B, H, W, 2]
+        moved = torch.stack([offsets[:, 2 * tap + 1], offsets[:, 2 * tap]], dim=-1)  # [B, H, W, 2]
         positions = centres + centres.new_tensor([dx, dy]) + moved
         grid = positions * (2 / size) - 1  # [-1, 1] = [left border, right border] of the map
         sampled = sample(features, grid)  # [B, C, H, W]

@@ -1,9 +1,10 @@
 """Generalized binary search over depth: the only file that knows how bins split.
 
 The range [near, far] is cut into cells. After stage k there are `first_bins * 2**(k-1)` of them, equal in
-depth (or in inverse depth), and every pixel sits in one. The next stage halves that cell and puts (bins - 2) / 2
-tolerance bins of the same width on each side, so that a wrong neighbour can still be corrected. A cell is one
-integer per pixel; edges and hypotheses are computed from it where they are used. All functions are pure.
+depth (or in inverse depth), and every pixel sits in one. The next stage halves that cell and puts
+(bins - 2) / 2 tolerance bins of the same width on each side, so that a wrong neighbour can be corrected.
+A cell is one integer per pixel; edges and hypotheses are computed from it where they are used. All functions
+are pure.
 """
 
 from __future__ import annotations

@@ -5,24 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gbinet import kernels
 from gbinet.camera import Camera, inverse_3x3, pixel_centres
 from gbinet.model.deform import sample
 
 
-def source_from_reference(cameras: Camera, source: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """How pixels of the reference (view 0) with depth land in a source view, at a scale of the images.
+def sources_from_reference(cameras: Camera, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """How pixels of the reference (view 0) with depth land in the source views, at a scale of the images.
 
-    cameras [B, V] -> M [B, 3, 3] and t [B, 3], float32: a reference pixel p = (x, y, 1) with depth d lies in
-    the source at M p d + t, homogeneous. The product is formed in float64 where the device has it.
+    cameras [B, V] -> M [B, V - 1, 3, 3] and t [B, V - 1, 3], float32: a reference pixel p = (x, y, 1) with depth
+    d lies in source i at M_i p d + t_i, homogeneous. The products are formed in float64 where the device has it.
     """
     wide = torch.float32 if cameras.K.device.type == "mps" else torch.float64
-    K = cameras.K.to(wide) * cameras.K.new_tensor([scale, scale, 1.0]).to(wide)[:, None]  # [B, V, 3, 3]
-    pose = cameras.cam_from_world.to(wide)  # [B, V, 4, 4]
-    rotation = pose[:, source, :3, :3] @ pose[:, 0, :3, :3].mT
-    translation = pose[:, source, :3, 3] - (rotation @ pose[:, 0, :3, 3, None])[..., 0]
-    matrix = K[:, source] @ rotation @ inverse_3x3(K[:, 0])
-    offset = (K[:, source] @ translation[..., None])[..., 0]
-    return matrix.float(), offset.float()
+    K = cameras.K.to(wide)  # [B, V, 3, 3]
+    K = torch.cat([K[..., :2, :] * scale, K[..., 2:, :]], dim=-2)
+    rotation, translation = cameras.cam_from_world.to(wide)[..., :3, :].split((3, 1), dim=-1)
+    src_from_ref = rotation[:, 1:] @ rotation[:, :1].mT  # [B, V - 1, 3, 3]
+    matrix = K[:, 1:] @ src_from_ref @ inverse_3x3(K[:, :1])
+    offset = K[:, 1:] @ (translation[:, 1:] - src_from_ref @ translation[:, :1])  # [B, V - 1, 3, 1]
+    return matrix.float(), offset[..., 0].float()
 
 
 def source_positions(matrix: Tensor, offset: Tensor, depth: Tensor) -> Tensor:
@@ -65,6 +66,18 @@ def warp_correlation(
     groups: int,
 ) -> Tensor:  # [B, G, D, H, W]
     """Group-wise correlation: mean over each group's channels of reference times warped source."""
+    if kernels.usable(reference, source, depth):
+        from gbinet.kernels import warp as fast
+
+        if fast.supported(reference, depth, groups):
+            return fast.warp_correlation(reference, source, matrix, offset, depth, groups)
+    return warp_correlation_plain(reference, source, matrix, offset, depth, groups)
+
+
+def warp_correlation_plain(
+    reference: Tensor, source: Tensor, matrix: Tensor, offset: Tensor, depth: Tensor, groups: int
+) -> Tensor:
+    """The reference of warp_correlation: writes the warped volume."""
     warped = warp(source, matrix, offset, depth)
     product = reference[:, :, None] * warped  # [B, C, D, H, W]
     batch, channels, bins, height, width = product.shape

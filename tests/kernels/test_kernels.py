@@ -1,0 +1,59 @@
+"""Each kernel equals its plain reference, forwards and backwards."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from gbinet.kernels import deform as fast_deform
+from gbinet.kernels import warp as fast_warp
+from gbinet.model.deform import deform_conv2d_plain
+from gbinet.model.warp import warp_correlation_plain
+
+
+def relative_gap(a: Tensor, b: Tensor) -> float:
+    a, b = a.detach(), b.detach()
+    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
+
+
+@pytest.mark.parametrize("channels, outputs", [(16, 8), (32, 16), (3, 5)])
+def test_deform_conv(channels: int, outputs: int, kernel_device: torch.device) -> None:
+    torch.manual_seed(channels)
+    features = torch.randn(2, channels, 9, 13).to(kernel_device).requires_grad_()
+    offsets = (3 * torch.randn(2, 18, 9, 13)).to(kernel_device).requires_grad_()
+    weight = torch.randn(outputs, channels, 3, 3).to(kernel_device).requires_grad_()
+    upstream = torch.randn(2, outputs, 9, 13).to(kernel_device)
+    inputs = (features, offsets, weight)
+    plain = deform_conv2d_plain(*inputs)
+    fast = fast_deform.deform_conv2d(*inputs)
+    assert relative_gap(fast, plain) < 1e-5
+    expected = torch.autograd.grad(plain, inputs, upstream)
+    for gradient, reference in zip(torch.autograd.grad(fast, inputs, upstream), expected, strict=True):
+        assert gradient.shape == reference.shape
+        assert relative_gap(gradient, reference) < 1e-4
+
+
+@pytest.mark.parametrize("channels, groups, bins", [(8, 4, 4), (16, 8, 2), (64, 8, 6)])
+def test_warp_correlation(channels: int, groups: int, bins: int, kernel_device: torch.device) -> None:
+    torch.manual_seed(bins)
+    reference = torch.randn(2, channels, 7, 10).to(kernel_device).requires_grad_()
+    source = torch.randn(2, channels, 8, 11).to(kernel_device).requires_grad_()
+    matrix = (torch.eye(3) + 0.05 * torch.randn(2, 3, 3)).to(kernel_device)
+    offset = torch.tensor([[3.0, -2.0, 0.1], [-4.0, 1.0, -3.5]]).to(kernel_device)  # some points fall behind
+    depth = (1 + 4 * torch.rand(2, bins, 7, 10)).to(kernel_device)
+    upstream = torch.randn(2, groups, bins, 7, 10).to(kernel_device)
+    inputs = (reference, source)
+    plain = warp_correlation_plain(reference, source, matrix, offset, depth, groups)
+    fast = fast_warp.warp_correlation(reference, source, matrix, offset, depth, groups)
+    assert plain.abs().max() > 0
+    assert relative_gap(fast, plain) < 1e-4
+    expected = torch.autograd.grad(plain, inputs, upstream)
+    for gradient, reference_gradient in zip(
+        torch.autograd.grad(fast, inputs, upstream), expected, strict=True
+    ):
+        assert relative_gap(gradient, reference_gradient) < 1e-4
+
+
+def test_one_view_of_many_needs_no_copy(kernel_device: torch.device) -> None:
+    views = torch.randn(2, 3, 5, 6, 8).permute(0, 1, 4, 2, 3)  # [B, V, C, H, W], channels last in memory
+    rows = fast_warp._rows_of_channels(views[:, 1])
+    assert rows.data_ptr() == views[:, 1].data_ptr()
