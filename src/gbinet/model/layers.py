@@ -11,7 +11,7 @@ class ConvBlock2d(nn.Sequential):
     def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> None:
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
-        self.norm = nn.BatchNorm2d(outputs)
+        self.norm: nn.Module = nn.BatchNorm2d(outputs)
         self.relu = nn.ReLU(inplace=True)
 
 
@@ -21,7 +21,7 @@ class ConvBlock3d(nn.Sequential):
     def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> None:
         super().__init__()
         self.conv = nn.Conv3d(inputs, outputs, kernel, (1, stride, stride), padding=kernel // 2, bias=False)
-        self.norm = nn.BatchNorm3d(outputs)
+        self.norm: nn.Module = nn.BatchNorm3d(outputs)
         self.relu = nn.ReLU(inplace=True)
 
 
@@ -33,7 +33,7 @@ class UpBlock3d(nn.Sequential):
         self.conv = nn.ConvTranspose3d(
             inputs, outputs, 3, (1, 2, 2), padding=1, output_padding=(0, 1, 1), bias=False
         )
-        self.norm = nn.BatchNorm3d(outputs)
+        self.norm: nn.Module = nn.BatchNorm3d(outputs)
         self.relu = nn.ReLU(inplace=True)
 
 

@@ -13,13 +13,14 @@ from gbinet.model.deform import sample
 def sources_from_reference(cameras: Camera, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """How pixels of the reference (view 0) with depth land in the source views, at a scale of the images.
 
-    cameras [B, V] -> M [B, V - 1, 3, 3] and t [B, V - 1, 3], float32: a reference pixel p = (x, y, 1) with depth
-    d lies in source i at M_i p d + t_i, homogeneous. The products are formed in float64 where the device has it.
+    cameras [B, V] -> M [B, V - 1, 3, 3] and t [B, V - 1, 3], float32: a reference pixel p = (x, y, 1) with
+    depth d lies in source i at M_i p d + t_i, homogeneous. Products are formed in float64 where there is one.
     """
     wide = torch.float32 if cameras.K.device.type == "mps" else torch.float64
     K = cameras.K.to(wide)  # [B, V, 3, 3]
     K = torch.cat([K[..., :2, :] * scale, K[..., 2:, :]], dim=-2)
-    rotation, translation = cameras.cam_from_world.to(wide)[..., :3, :].split((3, 1), dim=-1)
+    pose = cameras.cam_from_world.to(wide)
+    rotation, translation = pose[..., :3, :3], pose[..., :3, 3:]
     src_from_ref = rotation[:, 1:] @ rotation[:, :1].mT  # [B, V - 1, 3, 3]
     matrix = K[:, 1:] @ src_from_ref @ inverse_3x3(K[:, :1])
     offset = K[:, 1:] @ (translation[:, 1:] - src_from_ref @ translation[:, :1])  # [B, V - 1, 3, 1]
