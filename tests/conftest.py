@@ -1,88 +1,91 @@
-"""A small world with exact depth, shared by the tests of fusion, inference and the pipeline."""
+"""Fixtures that several rooms share: devices, types, the research data beside the clone, a tiny scene."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import hypothesis
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.depthmap import DepthMap
-from gbinet.scene import DepthRange, Scene, SourceView, View
+from gbinet.scene import DepthRange
 
-RADIUS = 1.0  # of a ball at the origin, on a floor at y = 1 (y points down)
+# The same examples in every run, and no time limit on one: a failure is always the change that was made.
+hypothesis.settings.register_profile("gbinet", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("gbinet")
 
-
-def look_at(position: Tensor, target: Tensor) -> Tensor:
-    """cam_from_world of a camera at `position` that looks at `target`, y down. [4, 4] float64."""
-    forward = torch.nn.functional.normalize(target - position, dim=0)
-    right = torch.nn.functional.normalize(
-        torch.linalg.cross(torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64), forward), dim=0
-    )
-    down = torch.linalg.cross(forward, right)
-    pose = torch.eye(4, dtype=torch.float64)
-    pose[:3, :3] = torch.stack([right, down, forward])
-    pose[:3, 3] = -pose[:3, :3] @ position
-    return pose
+SHARED = Path(__file__).parents[1] / ".." / "shared"
 
 
-def true_depth(camera: Camera) -> Tensor:
-    """Exact depth of ball and floor, [H, W] float32; 0 = sky."""
-    camera = camera.to("cpu", torch.float64)
-    grid = camera.pixel_grid().reshape(-1, 2)
-    origin = camera.centre
-    rays = camera.unproject(grid, torch.ones(len(grid), dtype=torch.float64)) - origin  # z = 1 along each
-    a, b, c = (rays * rays).sum(-1), rays @ origin, origin @ origin - RADIUS**2
-    root = b * b - a * c
-    ball = torch.where(root > 0, (-b - root.clamp(min=0).sqrt()) / a, torch.inf)
-    floor = torch.where(rays[:, 1] > 1e-6, (RADIUS - origin[1]) / rays[:, 1], torch.inf)
-    depth = torch.minimum(ball, torch.where(floor < 12, floor, torch.inf))
-    return torch.where(torch.isfinite(depth), depth, 0).float().reshape(camera.height, camera.width)
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of research data beside the clone; tests that want it are skipped where it is absent."""
+    if not SHARED.is_dir():
+        pytest.skip("there is no ../shared beside this clone")
+    return SHARED
 
 
-def _picture(camera: Camera) -> np.ndarray:
-    """The ball and the floor with a pattern that is fixed in space, [H, W, 3] uint8."""
-    points = DepthMap(true_depth(camera), camera).points()
-    waves = [
-        (points * torch.tensor(f)).sum(-1) for f in ((9.0, 4.0, 2.0), (3.0, 11.0, 5.0), (2.0, 5.0, 13.0))
-    ]
-    pattern = torch.stack([0.5 + 0.4 * torch.sin(w) for w in waves], dim=-1)
-    return (pattern * 255).round().to(torch.uint8).numpy()
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Every device that the test should run on; make random data on the CPU and move it."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    return torch.device(request.param)
 
 
-SceneMaker = Callable[..., Scene]
+@pytest.fixture(params=[torch.float32, torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """Every type that features may have."""
+    dtype: torch.dtype = request.param
+    return dtype
 
 
-@pytest.fixture
-def ball_scene(tmp_path: Path) -> SceneMaker:
-    """make(views=5, width=64, height=48, shift=(0, 0, 0)) -> a scene on disk with photos and exact depth."""
+@dataclass(frozen=True)
+class TinyScene:
+    """A slanted textured plane seen by cameras in a row; view 0 is the reference."""
 
-    def make(
-        views: int = 5, width: int = 64, height: int = 48, shift: tuple[float, float, float] = (0, 0, 0)
-    ) -> Scene:
-        folder = tmp_path / "photos"
-        folder.mkdir(exist_ok=True)
-        made = []
-        for i in range(views):
-            angle = math.radians(8.0 * i)
-            position = torch.tensor([4 * math.sin(angle), -1.2, -4 * math.cos(angle)], dtype=torch.float64)
-            K = torch.tensor([[width, 0, width / 2], [0, width, height / 2], [0, 0, 1]], dtype=torch.float64)
-            camera = Camera(K, look_at(position, torch.zeros(3, dtype=torch.float64)), width, height)
-            path = folder / f"{i:03d}.png"
-            Image.fromarray(_picture(camera)).save(path)
-            moved = camera.cam_from_world.clone()
-            moved[:3, 3] -= moved[:3, :3] @ torch.tensor(shift, dtype=torch.float64)
-            near_first = sorted((j for j in range(views) if j != i), key=lambda j: (abs(i - j), j))
-            sources = tuple(SourceView(j, 1 / abs(i - j)) for j in near_first)
-            made.append(View(path.stem, camera, path, DepthRange(2.0, 14.0), sources))
-            made[-1] = replace(made[-1], camera=replace(camera, cam_from_world=moved))
-        return Scene("ball", "test", folder, tuple(made))
+    images: Tensor  # [V, 3, H, W] in [0, 1]
+    cameras: Camera  # [V]
+    depth_range: DepthRange
+    depth: Tensor  # [H, W] exact depth of view 0
 
-    return make
+
+def tiny_scene(views: int = 3, height: int = 48, width: int = 64) -> TinyScene:
+    """Exact by construction: each pixel's colour is a smooth function of the point of the plane it sees."""
+    focal = 1.1 * width
+    K = torch.tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]]).expand(views, 3, 3)
+    cam_from_world = torch.eye(4).repeat(views, 1, 1)
+    for view in range(1, views):  # left, right, further left, ... each turned towards the plane a little
+        side = (-1) ** view * (0.25 + 0.1 * (view // 2))
+        angle = 0.06 * side
+        turn = [[math.cos(angle), 0, math.sin(angle)], [0, 1, 0], [-math.sin(angle), 0, math.cos(angle)]]
+        cam_from_world[view, :3, :3] = torch.tensor(turn)
+        cam_from_world[view, :3, 3] = torch.tensor([side, 0.05 * view, 0.0])
+    cameras = Camera(K.contiguous(), cam_from_world, width, height)
+    normal, distance = torch.tensor([0.2, -0.15, 1.0]), 4.0  # the plane: normal . x = distance
+    images, depth = [], torch.empty(0)
+    for view in range(views):
+        camera = cameras[view]
+        pixels = camera.pixel_grid().reshape(-1, 2)
+        rays = camera.unproject(pixels, torch.ones(len(pixels))) - camera.centre  # [H * W, 3], z = 1
+        z = (distance - camera.centre @ normal) / (rays @ normal)  # [H * W]
+        points = camera.centre + rays * z[:, None]
+        phase = points[:, :1] * torch.tensor([9.0, 13.0, 5.0]) + points[:, 1:2] * torch.tensor(
+            [7.0, 3.0, 11.0]
+        )
+        colour = 0.5 + 0.25 * torch.sin(phase) + 0.2 * torch.sin(2.3 * phase.flip(1) + 1)
+        images.append(colour.T.reshape(3, height, width).clamp(0, 1))
+        if view == 0:
+            depth = z.reshape(height, width)
+    return TinyScene(torch.stack(images), cameras, DepthRange(2.5, 6.5), depth)
+
+
+@pytest.fixture(scope="session")
+def make_tiny_scene() -> Callable[..., TinyScene]:
+    """The factory of tiny scenes: make_tiny_scene(views=3, height=48, width=64)."""
+    return tiny_scene

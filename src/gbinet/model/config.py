@@ -29,9 +29,10 @@ class GBiNetConfig:
     readout: Readout = "centre"  # depth of the last stage: centre of the bin, or expectation around it
 
     def __post_init__(self) -> None:
-        SearchGrid(self.bins, self.first_bins or self.bins)  # raises on impossible bins
-        if self.stages < 1 or self.confidence_stages < 1:
-            raise InputError(f"stages and confidence_stages must be at least 1, got {self.stages}")
+        for name in ("stages", "confidence_stages", "encoder_width", "regulariser_width"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self.grid.cells(self.stages)  # raises on impossible bins and on more stages than numbers can tell
         steps = [b - a for a, b in zip(self.scale_of_stage, self.scale_of_stage[1:], strict=False)]
         in_range = all(0 <= s < len(SCALES) for s in self.scale_of_stage)
         if not self.scale_of_stage or not in_range or any(s < 0 for s in steps):

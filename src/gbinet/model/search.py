@@ -17,6 +17,8 @@ from torch import Tensor
 
 from gbinet.errors import InputError
 
+MAX_CELLS = 2**28  # finer than float32 can tell depths apart, and far from the limits of int32
+
 
 @dataclass(frozen=True)
 class SearchGrid:
@@ -39,14 +41,17 @@ class SearchGrid:
 
     def cells(self, stage: int) -> int:
         """Number of cells of the whole range after `stage` stages (stage >= 1)."""
-        return int(self.first_bins * 2 ** (stage - 1))
+        cells = int(self.first_bins * 2 ** (stage - 1))
+        if cells > MAX_CELLS:
+            raise InputError(f"stage {stage} would cut the range into {cells} cells; at most {MAX_CELLS}")
+        return cells
 
     def to_depth(self, position: Tensor, depth_range: Tensor) -> Tensor:
         """Position in [0, 1] -> depth. position [B, ...], depth_range [B, 2]."""
         near, far = _bounds(position, depth_range)
         if self.inverse:
-            # near * far / (far + position * (near - far)) without leaving [near, far] by rounding at the ends
-            return (near * far) / (far + position * (near - far))
+            # As a mean of 1/near and 1/far: one fraction would cancel at the far end of a wide range.
+            return 1 / ((1 - position) / near + position / far)
         return near + position * (far - near)
 
     def to_position(self, depth: Tensor, depth_range: Tensor) -> Tensor:
