@@ -35,7 +35,8 @@ def source_positions(matrix: Tensor, offset: Tensor, depth: Tensor) -> Tensor:
     height, width = depth.shape[-2:]
     pixels = pixel_centres(height, width, device=depth.device, dtype=depth.dtype)
     homogeneous = torch.cat([pixels, torch.ones_like(pixels[..., :1])], dim=-1)  # [H, W, 3]
-    rays = torch.einsum("bij,hwj->bhwi", matrix.to(depth.dtype), homogeneous)  # [B, H, W, 3]
+    with torch.autocast(depth.device.type, enabled=False):  # a product in bfloat16 would be pixels off
+        rays = torch.einsum("bij,hwj->bhwi", matrix.to(depth.dtype), homogeneous)  # [B, H, W, 3]
     points = rays[:, None] * depth[..., None] + offset.to(depth.dtype)[:, None, None, None]
     z = points[..., 2:]
     in_front = z > 0

@@ -1,0 +1,1 @@
+"""Training: configuration, loss, three ways to update, the loop, checkpoints, tracking, validation."""

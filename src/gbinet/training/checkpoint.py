@@ -1,0 +1,181 @@
+"""Checkpoints: everything that a run needs to go on as if it had not stopped. No file can execute code.
+
+A checkpoint is a folder `state-<step>` of safetensors files and one JSON file. It is written under another name and
+renamed when complete; older ones are removed afterwards, so there is always one that is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from gbinet.errors import FormatError, GBiNetError, InputError
+from gbinet.formats.atomic import atomic_path
+from gbinet.model.gbinet import GBiNet
+from gbinet.training.config import FREE_ON_RESUME, TrainConfig
+from gbinet.training.optimise import Optimiser
+
+FORMAT = 1
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass
+class Progress:
+    """How far a run is."""
+
+    step: int = 0  # batches done
+    samples: int = 0  # samples seen, by all processes
+    seconds: float = 0.0  # time trained, over all commands
+    skipped: float = 0.0  # batches without a usable gradient
+    best: float | None = None  # best score on the validation set
+    best_step: int = 0  # when
+
+
+def save(out: Path, model: GBiNet, optimiser: Optimiser, config: TrainConfig, progress: Progress) -> Path:
+    """Write `state-<step>` into the folder of the run; returns its path."""
+    target = out / f"state-{progress.step:08d}"
+    names = {p: name for name, p in model.named_parameters()}
+    state = {names[p]: s for p, s in optimiser.adam.state.items() if s}
+    record = {
+        "format": FORMAT,
+        "config": config.to_dict(),
+        "progress": asdict(progress),
+        "adam_steps": {k: float(s["step"]) for k, s in state.items()},
+    }
+    if target.exists():  # a checkpoint of this very step: only what is known about it can have changed
+        with atomic_path(target / "state.json") as temporary:
+            temporary.write_text(json.dumps(record, indent=1))
+        return target
+    with atomic_path(target) as temporary:
+        temporary.mkdir()
+        model.save(temporary / "weights.safetensors")
+        if optimiser.averaged is not None:
+            optimiser.averaged.save(temporary / "averaged.safetensors")
+        for moment in _MOMENTS:  # one file each: none is larger than the weights
+            _write(temporary / f"{moment}.safetensors", {k: s[moment] for k, s in state.items()})
+        _write(temporary / "random.safetensors", _random_states())
+        (temporary / "state.json").write_text(json.dumps(record, indent=1))
+    for older in states(out):
+        if older != target:
+            shutil.rmtree(older, ignore_errors=True)
+    return target
+
+
+def states(out: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    pattern = re.compile(r"state-\d{8,}")
+    return sorted(
+        p for p in out.glob("state-*") if pattern.fullmatch(p.name) and (p / "state.json").is_file()
+    )
+
+
+def newest(out: Path) -> Path:
+    found = states(out)
+    if not found:
+        raise InputError(f"{out} holds no checkpoint to resume from; leave --resume away to start a new run")
+    return found[-1]
+
+
+def read_config(state: Path) -> TrainConfig:
+    return TrainConfig.from_dict(_record(state)["config"])  # type: ignore[arg-type]
+
+
+def check_same_run(stored: TrainConfig, given: TrainConfig) -> None:
+    """Refuse to resume with options that would make another run."""
+    a, b = stored.to_dict(), given.to_dict()
+    changed = [
+        f"{k} (was {a[k]}, now {b[k]})"
+        for k in a
+        if json.dumps(a[k]) != json.dumps(b[k]) and k not in FREE_ON_RESUME
+    ]
+    if changed:
+        raise InputError(
+            f"a resumed run keeps its options, but these differ: {', '.join(changed)}; "
+            "leave them away, or start a new run with --init"
+        )
+
+
+def load(state: Path, model: GBiNet, optimiser: Optimiser) -> Progress:
+    """Put a checkpoint back into the network and the optimiser, in place."""
+    record = _record(state)
+    _fill(model, _read(state / "weights.safetensors"), state)
+    if optimiser.averaged is not None:
+        _fill(optimiser.averaged, _read(state / "averaged.safetensors"), state)
+    parameters = dict(model.named_parameters())
+    moments = {m: _read(state / f"{m}.safetensors") for m in _MOMENTS}
+    try:
+        for name, steps in record["adam_steps"].items():  # type: ignore[attr-defined]
+            parameter = parameters[name]
+            fresh = {m: torch.empty_like(parameter).copy_(moments[m][name]) for m in _MOMENTS}
+            step = torch.tensor(float(steps), dtype=torch.float32, device=parameter.device)
+            optimiser.adam.state[parameter] = {"step": step, **fresh}
+        progress = Progress(**record["progress"])  # type: ignore[arg-type]
+    except (KeyError, TypeError, RuntimeError, AttributeError) as error:
+        raise FormatError(state, f"the checkpoint does not fit this run: {error}") from error
+    optimiser.skipped.fill_(progress.skipped)
+    _restore_random_states(_read(state / "random.safetensors"))
+    return progress
+
+
+def _fill(model: nn.Module, tensors: dict[str, Tensor], state: Path) -> None:
+    """Copy in place: the layout of the weights and the shared memory of the statistics stay as they are."""
+    own = model.state_dict()
+    if set(own) != set(tensors) or any(own[k].shape != tensors[k].shape for k in own):
+        raise FormatError(state, "the checkpoint is of another network than this run's configuration says")
+    with torch.no_grad():
+        for key, value in own.items():
+            value.copy_(tensors[key])
+
+
+def _record(state: Path) -> dict[str, object]:
+    path = state / "state.json"
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise FormatError(path, f"cannot be read: {error}") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise FormatError(path, f"is no checkpoint of layout {FORMAT}; another version of gbinet wrote it")
+    if not {"config", "progress", "adam_steps"} <= set(record):
+        raise FormatError(path, "a part of the checkpoint is missing")
+    return record
+
+
+def _write(path: Path, tensors: dict[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, path)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise FormatError(path, f"cannot be read: {error}") from error
+
+
+# Samples are functions of the seed and the step (samples.py), so torch's own generators are all there is to keep.
+
+
+def _random_states() -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def _restore_random_states(states: dict[str, Tensor]) -> None:
+    try:
+        torch.set_rng_state(states["cpu"])
+        if torch.cuda.is_available() and "cuda" in states:
+            torch.cuda.set_rng_state(states["cuda"])
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise GBiNetError(f"the checkpoint's random states cannot be restored: {error}") from error

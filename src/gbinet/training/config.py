@@ -1,0 +1,180 @@
+"""What a training run is made of, and the named presets."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from gbinet.errors import InputError
+from gbinet.model.config import PRESETS as MODELS
+from gbinet.model.config import GBiNetConfig
+
+UpdateMode = Literal["per-stage", "accumulate", "shared-encoder"]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides what the weights become; stored with every checkpoint."""
+
+    # ---- data
+    source: Literal["rendered", "dtu", "blendedmvs"] = "rendered"  # where samples come from
+    data: Path | None = None  # folder of the data set (dtu, blendedmvs)
+    assets: Path | None = None  # folder of meshes and textures for rendered scenes; none = shapes we make
+    views: int = 5  # images per sample, the reference included
+    height: int = 512  # of a training image; a multiple of 64
+    width: int = 640  # of a training image; a multiple of 64
+    crops: bool = False  # random windows of height x width instead of whole images (dtu)
+    robust: bool = True  # draw the source views at random from the ten best instead of taking the best
+    batch_size: int = 4  # samples per step and process
+    workers: int = 4  # processes that read a data set from disk
+    seed: int = 0  # of weights, samples and their order
+
+    # ---- network
+    model: str = "gbinet"  # preset of the network: gbinet, binet, gbinet-6
+    first_bins: int = 0  # hypotheses of stage 1; 0 = as many as the other stages have
+    inverse_depth: bool = False  # bins equal in 1/depth
+    stages: int = 8  # stages trained; the default of the finished network too
+    init: Path | None = None  # weights to start from (ours or a published .ckpt); nothing else is taken over
+
+    # ---- loss
+    stage_weights: tuple[float, ...] = ()  # weight of each stage's loss; the last counts on, none = all 1
+    readout_weight: float = 0.0  # weight of the loss of the continuous depth at the last stage; 0 = off
+    grow_stages: bool = (
+        False  # train 2 stages in the first epoch and one more in each later one, as published
+    )
+
+    # ---- update
+    update: UpdateMode = "shared-encoder"  # see training/updates.py
+    precision: Literal["float32", "bfloat16"] = "bfloat16"  # of the network; geometry and loss stay float32
+    learning_rate: float = 1e-3  # at its highest
+    beta1: float = 0.9  # Adam: memory of the mean
+    beta2: float = 0.999  # Adam: memory of the variance
+    schedule: Literal["cosine", "steps"] = "cosine"  # how the learning rate falls
+    warmup_steps: int = 100  # linear rise at the start (again after --init, never after --resume)
+    final_rate: float = 0.01  # learning rate at the end of the cosine, as a share of the highest
+    milestones: tuple[float, ...] = (10 / 16, 12 / 16, 14 / 16)  # shares of the run after which steps halve
+    clip: float = 100.0  # largest norm of the gradient; larger ones are scaled down; 0 = off
+    ema: float = 0.999  # memory of the averaged weights, which are what is saved and validated; 0 = off
+
+    # ---- length: the schedule follows the first of these that is not 0
+    total_steps: int = 0  # of the whole run, over all commands that resume it
+    total_minutes: float = 0.0  # of the whole run, over all commands that resume it
+    epochs: int = 0  # passes over the data set, over all commands that resume it
+    minutes: float = 0.0  # this command stops in time for this many minutes; alone it is the whole run
+
+    # ---- record
+    log_every: int = 20  # steps between two lines of the log (each waits for the GPU once)
+    checkpoint_minutes: float = 5.0  # between two checkpoints
+    validate_minutes: float = 5.0  # between two validations; 0 = only at the start and at the end
+    validation_scenes: int = 4  # samples of the validation set; 0 = no validation
+    validation_folder: Path | None = None  # validation samples from here instead of rendered ones
+    tensorboard: bool = True  # curves and pictures, where tensorboard is installed
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise InputError(f"there is no network '{self.model}'; choose one of {', '.join(MODELS)}")
+        if self.height % 64 or self.width % 64 or min(self.height, self.width) < 64:
+            raise InputError(f"height and width must be multiples of 64, got {self.height}x{self.width}")
+        if self.views < 2:
+            raise InputError(f"views must be 2 or more: a reference and a source, got {self.views}")
+        positive = {"batch_size": self.batch_size, "stages": self.stages, "log_every": self.log_every}
+        for name, value in positive.items():
+            if value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}")
+        if not self.learning_rate > 0:
+            raise InputError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not 0 <= self.ema < 1:
+            raise InputError(f"ema must lie in [0, 1), got {self.ema}")
+        if any(not w >= 0 for w in self.stage_weights):
+            raise InputError(f"stage_weights must not be negative, got {self.stage_weights}")
+        if not (self.total_steps or self.total_minutes or self.epochs or self.minutes):
+            raise InputError("how long shall it train? give minutes, total_minutes, total_steps or epochs")
+        self.network  # noqa: B018  # raises on an impossible network
+
+    @property
+    def network(self) -> GBiNetConfig:
+        """Configuration of the network that is trained."""
+        preset = MODELS[self.model].to_dict()
+        own = {"first_bins": self.first_bins, "inverse_depth": self.inverse_depth, "stages": self.stages}
+        readout = "expectation" if self.readout_weight > 0 else preset["readout"]
+        return GBiNetConfig.from_dict({**preset, **own, "readout": readout})
+
+    def stage_weight(self, stage: int) -> float:
+        """Weight of the loss of a stage, counted from 1."""
+        weights = self.stage_weights or (1.0,)
+        return weights[min(stage, len(weights)) - 1]
+
+    def stages_in_epoch(self, epoch: int) -> int:
+        return min(2 + epoch, self.stages) if self.grow_stages else self.stages
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
+
+    @staticmethod
+    def from_dict(values: dict[str, object]) -> TrainConfig:
+        """From JSON; an unknown field is an error (a checkpoint of a newer version)."""
+        types = {f.name: str(f.type) for f in fields(TrainConfig)}
+        if unknown := sorted(set(values) - set(types)):
+            raise InputError(f"unknown training options {unknown}: a newer gbinet wrote them, please update")
+        plain: dict[str, object] = {}
+        for key, value in values.items():
+            is_path = types[key].startswith("Path") and value is not None
+            plain[key] = Path(str(value)) if is_path else tuple(value) if isinstance(value, list) else value
+        return TrainConfig(**plain)  # type: ignore[arg-type]  # values come from JSON
+
+
+# Options that a resumed run may change: they decide how long a command runs and what it writes, not the weights.
+FREE_ON_RESUME = (
+    "minutes",
+    "init",
+    "data",
+    "assets",
+    "workers",
+    "log_every",
+    "checkpoint_minutes",
+    "validate_minutes",
+    "validation_scenes",
+    "validation_folder",
+    "tensorboard",
+)
+
+_PAPER: dict[str, object] = {
+    "learning_rate": 1e-4,
+    "schedule": "steps",
+    "warmup_steps": 0,
+    "epochs": 16,
+    "grow_stages": True,
+    "update": "per-stage",
+    "precision": "float32",
+    "clip": 0.0,
+    "ema": 0.0,
+    "batch_size": 2,
+}
+
+PRESETS: dict[str, dict[str, object]] = {
+    "dtu": {**_PAPER, "source": "dtu", "height": 1024, "width": 1280},
+    "dtu-crops": {**_PAPER, "source": "dtu", "crops": True, "height": 512, "width": 640},
+    "blendedmvs": {**_PAPER, "source": "blendedmvs", "height": 576, "width": 768, "views": 7},
+    "rendered": {"source": "rendered", "readout_weight": 0.1},
+}
+
+
+def preset(name: str, **changes: object) -> TrainConfig:
+    """A named preset with some fields changed. None leaves the preset's value."""
+    if name not in PRESETS:
+        raise InputError(f"there is no training preset '{name}'; choose one of {', '.join(PRESETS)}")
+    values = {**PRESETS[name], **{k: v for k, v in changes.items() if v is not None}}
+    if name == "rendered" and not any(values.get(k) for k in ("total_steps", "total_minutes", "minutes")):
+        values["total_minutes"] = 60.0
+    return TrainConfig(**values)  # type: ignore[arg-type]  # the fields' own types
+
+
+def field_help() -> dict[str, str]:
+    """Field -> its comment in this file: the one place where options are explained."""
+    pattern = re.compile(r"^    (\w+): [^#\n]*#\s*(.+)$", re.MULTILINE)
+    found = dict(pattern.findall(inspect.getsource(TrainConfig)))
+    return {f.name: found.get(f.name, "") for f in fields(TrainConfig)}

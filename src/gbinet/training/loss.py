@@ -1,0 +1,71 @@
+"""The loss of one stage, and what is measured of it. Always float32, whatever the network runs in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gbinet.model import search
+from gbinet.model.gbinet import Stage
+from gbinet.training.distributed import Processes
+
+
+@dataclass(frozen=True)
+class StageLoss:
+    """Loss of one stage. All tensors stay on the device: reading them would wait for it."""
+
+    loss: Tensor  # scalar: this process's part of the mean over all valid pixels of the step
+    valid: Tensor  # [B, h, w] bool: pixels that counted; the mask that the next stage starts from
+    measures: Tensor  # [len(MEASURES)] float32, sums over this process's pixels
+
+
+# What `measures` holds, each a sum over pixels, so that processes and steps can be added up.
+MEASURES = ("valid", "known", "cross_entropy", "right", "within_1_bin", "readout", "readout_pixels")
+
+
+def stage_loss(
+    stage: Stage,
+    depth: Tensor,  # [B, h, w] true depth at the stage's scale, 0 = unknown
+    mask: Tensor,  # [B, h0, w0] bool: valid so far, at the scale of the stage before (or this one)
+    processes: Processes,
+    readout_weight: float = 0.0,
+) -> StageLoss:
+    """Cross-entropy, mean over valid pixels: true depth known, inside a bin now and at all stages before."""
+    known = depth > 0
+    index, inside = search.label(stage.state, depth)  # [B, h, w]
+    valid = carried(mask, depth.shape[-2:]) & known & inside
+    logits = stage.logits.float()  # [B, D, h, w]
+    entropy = F.cross_entropy(logits, index, reduction="none") * valid  # [B, h, w]
+    distance = (logits.detach().argmax(1) - index).abs()
+    near = valid & (distance <= 1)
+    if readout_weight > 0:
+        error = readout_error(stage, depth) * near
+    else:
+        error = torch.zeros_like(entropy)
+    counts = torch.stack([valid.sum(), near.sum()]).float()
+    totals = processes.sum(counts).clamp(min=1)  # over all processes: one mean, however the batch is split
+    loss = entropy.sum() / totals[0] + readout_weight * error.sum() / totals[1]
+    with torch.no_grad():
+        right = (valid & (distance == 0)).sum()
+        sums = [counts[0], known.sum(), entropy.sum(), right, counts[1], error.sum(), counts[1]]
+        measures = torch.stack([s.float() for s in sums])
+    return StageLoss(loss, valid, measures)
+
+
+def readout_error(stage: Stage, depth: Tensor) -> Tensor:
+    """Smooth L1 of the continuous depth, in bins of the stage, [B, h, w]. depth [B, h, w]."""
+    state, grid = stage.state, stage.state.grid
+    expected = search.expected_depth(state, stage.probabilities)
+    bins = grid.cells(state.stage + 1)
+    difference = grid.to_position(expected, state.depth_range) - grid.to_position(depth, state.depth_range)
+    return F.smooth_l1_loss(difference * bins, torch.zeros_like(difference), reduction="none", beta=0.25)
+
+
+def carried(mask: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
+    """A mask [B, h, w] at a finer size: nearest up-sampling."""
+    if tuple(mask.shape[-2:]) == tuple(size):
+        return mask
+    return F.interpolate(mask[:, None].float(), size=tuple(size), mode="nearest")[:, 0] > 0.5

@@ -1,0 +1,149 @@
+"""One optimiser step: sum over processes, clip, guard against NaN, Adam, averaged weights. Never waits for the GPU."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from gbinet.errors import GBiNetError
+from gbinet.model.gbinet import GBiNet
+from gbinet.training.config import TrainConfig
+from gbinet.training.distributed import Processes
+
+BAD_IN_A_ROW = 3  # so many batches in a row without a usable gradient stop the run
+
+
+def learning_rate(config: TrainConfig, step: int, fraction: float) -> float:
+    """The schedule: `fraction` of the whole run is done, `step` steps since its start."""
+    warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    if config.schedule == "steps":
+        fall = 0.5 ** sum(fraction >= m - 1e-9 for m in config.milestones)
+    else:
+        wave = 0.5 * (1 + math.cos(math.pi * min(max(fraction, 0.0), 1.0)))
+        fall = config.final_rate + (1 - config.final_rate) * wave
+    return config.learning_rate * warm * fall
+
+
+class Optimiser:
+    """Adam with everything around it.
+
+    A batch whose gradient is not finite changes nothing: Adam skips it on the device (as it does under a gradient
+    scaler), and the statistics of batch norm go back to what they were. `check` reports it later, when the log reads
+    numbers anyway.
+    """
+
+    def __init__(self, model: GBiNet, config: TrainConfig, processes: Processes) -> None:
+        device = next(model.parameters()).device
+        self.config = config
+        self.processes = processes
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.adam = torch.optim.Adam(
+            self.parameters, config.learning_rate, (config.beta1, config.beta2), fused=True
+        )
+        self.averaged: GBiNet | None = (
+            copy.deepcopy(model).eval().requires_grad_(False) if config.ema else None
+        )
+        self.statistics = flatten_statistics(model)  # [N]: all running means and variances
+        if self.averaged is not None:
+            self._averaged_parameters = list(self.averaged.parameters())
+            self._averaged_statistics = flatten_statistics(self.averaged)
+        self._before = self.statistics.clone()
+        self._bad = torch.zeros((), device=device)  # 1 = the current batch is bad
+        self._bad_run = torch.zeros((), device=device)  # bad batches in a row
+        self._worst_run = torch.zeros((), device=device)
+        self.skipped = torch.zeros((), device=device)  # bad batches of this run
+        self.largest_norm = torch.zeros((), device=device)  # of the gradient, since the last check
+        self.clipped = torch.zeros(
+            (), device=device
+        )  # optimiser steps that were scaled down, since the last check
+        self.applied = 0  # optimiser steps since the last check
+
+    def begin(self, rate: float) -> None:
+        """Before a batch."""
+        for group in self.adam.param_groups:
+            group["lr"] = rate
+        self._before.copy_(self.statistics)
+        self._bad.zero_()
+
+    def apply(self) -> None:
+        """The gradients are complete: one optimiser step."""
+        self.processes.sum_gradients(self.parameters)
+        with_gradient = [p for p in self.parameters if p.grad is not None]
+        norm = nn.utils.clip_grad_norm_(with_gradient, self.config.clip or math.inf)
+        finite = torch.isfinite(norm)
+        bad = (~finite).float()
+        self._bad = torch.maximum(self._bad, bad)
+        self.largest_norm = torch.maximum(self.largest_norm, torch.where(finite, norm, 0.0))
+        if self.config.clip:
+            self.clipped += norm > self.config.clip
+        self.applied += 1
+        self.adam.found_inf = bad  # type: ignore[attr-defined]  # what torch's gradient scaler sets
+        self.adam.grad_scale = None  # type: ignore[attr-defined]
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+
+    def end(self, step: int) -> None:
+        """After a batch; `step` batches were done before it."""
+        self.statistics.copy_(torch.where(self._bad > 0, self._before, self.statistics))
+        self.skipped += self._bad
+        self._bad_run = (self._bad_run + 1) * self._bad
+        self._worst_run = torch.maximum(self._worst_run, self._bad_run)
+        if self.averaged is not None:
+            decay = min(self.config.ema, (1 + step) / (10 + step))  # young averages forget faster
+            torch._foreach_lerp_(self._averaged_parameters, [p.data for p in self.parameters], 1 - decay)
+            self._averaged_statistics.lerp_(self.statistics, 1 - decay)
+
+    def check(self) -> dict[str, float]:
+        """Read the counters (waits for the GPU); raises if the run is past help."""
+        values = torch.stack([self.skipped, self._worst_run, self.largest_norm, self.clipped]).tolist()
+        skipped, worst, norm, clipped = values
+        result = {
+            "skipped": skipped,
+            "gradient_norm": norm,
+            "clipped": clipped / max(self.applied, 1),
+        }
+        self.largest_norm.zero_()
+        self.clipped.zero_()
+        self.applied = 0
+        if worst >= BAD_IN_A_ROW:
+            raise GBiNetError(
+                f"{int(worst)} batches in a row gave a loss or gradient that is not finite: the weights have not "
+                "been changed by them. Resume from the last checkpoint with a smaller --learning-rate, or with "
+                "--precision float32; if it happens in the first steps, look at the data"
+            )
+        return result
+
+    @property
+    def best_model(self) -> GBiNet | None:
+        """The averaged weights, or None if they are off."""
+        return self.averaged
+
+
+def flatten_statistics(model: nn.Module) -> Tensor:
+    """Make all running means and variances of a network views of one tensor, and return it."""
+    buffers = [
+        (module, name)
+        for module in model.modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        for name in ("running_mean", "running_var")
+    ]
+    flat = torch.cat([getattr(module, name) for module, name in buffers])
+    parts = flat.split([getattr(module, name).numel() for module, name in buffers])
+    for (module, name), part in zip(buffers, parts, strict=True):
+        setattr(module, name, part)
+    return flat
+
+
+def to_channels_last(model: nn.Module) -> None:
+    """Lay out convolution weights so that 2D and 3D convolutions and batch norms run channels-last.
+
+    On small-channel 3D volumes torch's batch norm is several times slower in the default layout.
+    """
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    for parameter in model.parameters():
+        if parameter.dim() in formats:
+            target = torch.empty_like(parameter, memory_format=formats[parameter.dim()])
+            parameter.data = target.copy_(parameter.data)

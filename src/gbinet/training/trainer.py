@@ -1,0 +1,364 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gbinet.data.batch import Batch
+from gbinet.errors import InputError, WeightsError
+from gbinet.model.gbinet import GBiNet
+from gbinet.training import checkpoint
+from gbinet.training.checkpoint import Progress
+from gbinet.training.config import TrainConfig
+from gbinet.training.distributed import Processes, connect, synchronise_batch_norm
+from gbinet.training.loss import MEASURES
+from gbinet.training.optimise import Optimiser, learning_rate, to_channels_last
+from gbinet.training.samples import Stream, open_stream, validation_batches
+from gbinet.training.tracking import Tracker, stage_measures
+from gbinet.training.updates import Step, update
+from gbinet.training.validate import Validation, measure, predict
+
+MARGIN_SECONDS = 3.0  # kept free at the end of a command for the checkpoint
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a progress line shows."""
+
+    step: int
+    fraction: float  # of the whole run
+    samples_per_second: float
+    seconds_left: float  # of this command
+    loss: float  # mean over stages of the cross-entropy
+    valid_share: float  # of the last stage
+    text: str = ""  # something that happened
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Where a run stands after a command."""
+
+    out: Path
+    progress: Progress
+    validation: Validation | None  # the last one
+    finished: bool  # the whole run, not only this command
+
+
+def train(
+    config: TrainConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    stream: Stream | None = None,
+    validation: Sequence[Batch] | None = None,
+    report: Callable[[Report], None] | None = None,
+) -> TrainResult:
+    """Train as configured and write weights, checkpoints and the log into `out`.
+
+    `stream` and `validation` replace the samples that the configuration names. Started by torchrun, all processes
+    call this. Ctrl-C (or the end of a job) finishes the step and writes a checkpoint first.
+    """
+    if not resume and checkpoint.states(out):
+        raise InputError(f"{out} already holds a run: go on with --resume, or choose another folder")
+    processes, device = connect()
+    trainer = Trainer(config, out, processes, device, resume, stream, validation, report)
+    try:
+        with _stop_on_signal(trainer):
+            return trainer.run()
+    finally:
+        trainer.tracker.close()
+        processes.close()
+
+
+def initial_weights(config: TrainConfig) -> GBiNet:
+    """The network before the first step: new, or with weights of a file whose tensors fit."""
+    torch.manual_seed(config.seed)
+    model = GBiNet(config.network)
+    if config.init is not None:
+        loaded = GBiNet.from_pretrained(config.init).state_dict()
+        own = model.state_dict()
+        if any(own[k].shape != v.shape for k, v in loaded.items() if k in own) or set(own) != set(loaded):
+            raise WeightsError(
+                f"{config.init} does not fit the network '{config.model}': its tensors have other names or shapes"
+            )
+        model.load_state_dict(loaded)
+    return model
+
+
+class Trainer:
+    """One command's part of a run."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        out: Path,
+        processes: Processes,
+        device: torch.device,
+        resume: bool,
+        stream: Stream | None,
+        validation: Sequence[Batch] | None,
+        report: Callable[[Report], None] | None,
+    ) -> None:
+        self.started = time.monotonic()
+        self.config = config
+        self.out = out
+        self.processes = processes
+        self.device = device
+        self.report = report
+        self.stop_requested = False
+        self.model = initial_weights(config).to(device).train()
+        processes.same_weights(self.model)
+        if processes.count > 1:
+            synchronise_batch_norm(self.model)
+        to_channels_last(self.model)
+        self.optimiser = Optimiser(self.model, config, processes)
+        self.progress = Progress()
+        if resume:
+            state = checkpoint.newest(out)
+            checkpoint.check_same_run(checkpoint.read_config(state), config)
+            self.progress = checkpoint.load(state, self.model, self.optimiser)
+        self.seconds_before = self.progress.seconds
+        self.stream = stream or open_stream(config, processes, device)
+        self._given_validation = validation
+        self._samples: Sequence[Batch] | None = None
+        self.tracker = Tracker(out, config.tensorboard) if processes.is_main else _SilentTracker()
+        self.validation: Validation | None = None
+        self.validation_seconds = 0.0
+
+    # ---- time ----------------------------------------------------------------------------------------------
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of this command."""
+        return time.monotonic() - self.started
+
+    def fraction(self) -> float:
+        """How much of the whole run is done."""
+        config, progress = self.config, self.progress
+        if config.total_steps:
+            return progress.step / config.total_steps
+        minutes = config.total_minutes
+        if not minutes and config.epochs:
+            if not self.stream.steps_per_epoch:
+                raise InputError("this source of samples has no epochs: give total_steps or total_minutes")
+            return progress.step / (config.epochs * self.stream.steps_per_epoch)
+        seconds = self.seconds_before + self.elapsed
+        return self.processes.from_main(seconds / (60 * (minutes or config.minutes)), self.device)
+
+    def time_is_up(self) -> bool:
+        """Whether this command must stop now to end in time, its last validation and checkpoint included."""
+        if self.config.minutes:
+            reserve = self.validation_seconds + MARGIN_SECONDS
+            late = self.elapsed + min(reserve, 0.2 * 60 * self.config.minutes) >= 60 * self.config.minutes
+        else:
+            late = False
+        return self.processes.any(late or self.stop_requested, self.device)
+
+    # ---- the loop ------------------------------------------------------------------------------------------
+
+    def run(self) -> TrainResult:
+        config, progress = self.config, self.progress
+        self.tracker.event("start", progress.step, {"config": config.to_dict(), "device": str(self.device)})
+        self.validate()
+        last_checkpoint = last_validation = self.elapsed
+        batches = self.stream.batches(progress.step)
+        window = _Window(config.stages, self.device)
+        fraction = self.fraction()
+        while fraction < 1 and not self.time_is_up():
+            batch = next(batches).to(self.device, non_blocking=True)
+            window.add(self.train_step(batch, fraction), len(batch.images) * self.processes.count)
+            fraction = self.fraction()
+            if progress.step % config.log_every == 0:
+                self.log(window, fraction)
+                window = _Window(config.stages, self.device)
+            if self._due(config.validate_minutes, last_validation):
+                self.validate()
+                last_validation = self.elapsed
+            if self._due(config.checkpoint_minutes, last_checkpoint):
+                self.save()
+                last_checkpoint = self.elapsed
+        if window.steps:
+            self.log(window, fraction)
+        self.save()
+        if not self.stop_requested and progress.step:
+            self.validate()
+            self.save()
+        return TrainResult(self.out, progress, self.validation, fraction >= 1)
+
+    def train_step(self, batch: Batch, fraction: float) -> Tensor:
+        """One batch; its measures [stages, M]."""
+        config, progress = self.config, self.progress
+        _check_size(batch)
+        epoch = (
+            progress.step // self.stream.steps_per_epoch
+            if self.stream.steps_per_epoch
+            else _epoch(config, fraction)
+        )
+        step = Step(config, config.stages_in_epoch(epoch), self.processes)
+        self.optimiser.begin(learning_rate(config, progress.step, fraction))
+        measures = update(config.update, self.model, batch, step, self.optimiser.apply)
+        self.optimiser.end(progress.step)
+        progress.step += 1
+        progress.samples += len(batch.images) * self.processes.count
+        return measures
+
+    def _due(self, minutes: float, last: float) -> bool:
+        due = minutes > 0 and self.elapsed - last >= 60 * minutes
+        return self.processes.any(due, self.device)
+
+    def log(self, window: _Window, fraction: float) -> None:
+        """Read what the GPU has measured since the last time, write it down and tell."""
+        rows = stage_measures(self.processes.sum(window.measures)[: window.stages])
+        health = self.optimiser.check()
+        progress = self.progress
+        rate = window.samples / max(time.monotonic() - window.started, 1e-9)
+        progress.skipped = health["skipped"]
+        progress.seconds = self.seconds_before + self.elapsed
+        loss = sum(r["loss"] for r in rows) / max(len(rows), 1)
+        values = {
+            "loss": loss,
+            "samples": float(progress.samples),
+            "samples_per_second": rate,
+            "learning_rate": self.optimiser.adam.param_groups[0]["lr"],
+            "fraction": fraction,
+            **health,
+        }
+        if self.device.type == "cuda":
+            values["peak_memory_mib"] = torch.cuda.max_memory_allocated(self.device) / 2**20
+        self.tracker.training(progress.step, values, rows)
+        if self.report is not None and self.processes.is_main:
+            valid = rows[-1]["valid_share"] if rows else 0.0
+            note = f"{int(health['skipped'])} bad batches skipped so far" if health["skipped"] else ""
+            self.report(Report(progress.step, fraction, rate, self._left(fraction), loss, valid, note))
+
+    def _left(self, fraction: float) -> float:
+        """Seconds that this command will still run, as far as it can be told."""
+        done = self.seconds_before + self.elapsed
+        rest = done * (1 - fraction) / fraction if fraction > 0 else math.inf
+        return max(
+            0.0, min(rest, 60 * self.config.minutes - self.elapsed if self.config.minutes else math.inf)
+        )
+
+    # ---- results -------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Measure the weights that would ship (the averaged ones), and keep them if they are the best so far."""
+        if not self.processes.is_main:
+            self.processes.wait()
+            return
+        samples = self.validation_samples()
+        if samples:
+            started = time.monotonic()
+            model = self.shipped()
+            predictions = [predict(model, s, self.config.stages, self.config.precision) for s in samples]
+            result = measure(predictions)
+            self.validation = result
+            self.tracker.validation(self.progress.step, result, predictions)
+            best = self.progress.best
+            better = best is None or result.score > best
+            if better:
+                self.progress.best, self.progress.best_step = result.score, self.progress.step
+                model.save(self.out / "best.safetensors")
+            self.validation_seconds = time.monotonic() - started
+            self._tell(f"validation {_line(result)}{' (best so far)' if better else ''}")
+        self.processes.wait()
+
+    def validation_samples(self) -> Sequence[Batch]:
+        if self._samples is None:
+            given = self._given_validation
+            self._samples = validation_batches(self.config, self.device) if given is None else given
+        return self._samples
+
+    def shipped(self) -> GBiNet:
+        """The weights that are worth most: the averaged ones where there are any."""
+        return self.optimiser.averaged or self.model
+
+    def save(self) -> None:
+        """The checkpoint to resume from, and the present weights by themselves."""
+        self.progress.seconds = self.seconds_before + self.elapsed
+        self.progress.skipped = float(self.optimiser.skipped)
+        if self.processes.is_main:
+            checkpoint.save(self.out, self.model, self.optimiser, self.config, self.progress)
+            self.shipped().save(self.out / "last.safetensors")
+        self.processes.wait()
+
+    def _tell(self, text: str) -> None:
+        if self.report is not None:
+            fraction = self.fraction() if self.processes.count == 1 else 0.0
+            self.report(Report(self.progress.step, fraction, 0.0, self._left(fraction), 0.0, 0.0, text))
+
+
+class _Window:
+    """What is measured between two lines of the log; stays on the device."""
+
+    def __init__(self, stages: int, device: torch.device) -> None:
+        self.measures = torch.zeros(stages, len(MEASURES), device=device)
+        self.stages = 0  # most stages that a step of this window had
+        self.steps = 0
+        self.samples = 0
+        self.started = time.monotonic()
+
+    def add(self, measures: Tensor, samples: int) -> None:  # [stages, M]
+        self.measures[: len(measures)] += measures
+        self.stages = max(self.stages, len(measures))
+        self.steps += 1
+        self.samples += samples
+
+
+class _SilentTracker(Tracker):
+    """For processes that do not write."""
+
+    def __init__(self) -> None:
+        self._writer = None
+
+    def event(self, kind: str, step: int, values: object) -> None:
+        pass
+
+
+def _epoch(config: TrainConfig, fraction: float) -> int:
+    """For sources without epochs: 16 equal parts of the run, the paper's number."""
+    return int(16 * fraction)
+
+
+def _check_size(batch: Batch) -> None:
+    height, width = batch.images.shape[-2:]
+    if height % 8 or width % 8:
+        raise InputError(f"training images must have sides that are multiples of 8, got {width}x{height}")
+
+
+def _line(result: Validation) -> str:
+    within = " / ".join(f"{100 * share:.1f}" for share in result.expectation.within.values())
+    return f"score {result.score:.4f}, within {within} %, median {result.expectation.median:.3f}"
+
+
+@contextmanager
+def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks for a clean stop; the second acts as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    wanted = (signal.SIGINT, signal.SIGTERM)
+    old = {s: signal.getsignal(s) for s in wanted}
+
+    def ask(number: int, frame: object) -> None:
+        trainer.stop_requested = True
+        for s in wanted:
+            signal.signal(s, old[s])
+
+    for s in wanted:
+        signal.signal(s, ask)
+    try:
+        yield
+    finally:
+        for s in wanted:
+            signal.signal(s, old[s])

@@ -1,0 +1,133 @@
+"""Three ways to turn a batch into updates of the weights. All walk the same stages.
+
+per-stage       the paper's: after every stage a backward pass and an optimiser step; the encoder runs again for each
+accumulate      the losses of all stages together, one backward pass: all stages' graphs are held at once
+shared-encoder  one encoder pass; every stage's loss goes back into the feature maps and its graph is freed at once,
+                then one backward pass through the encoder. Accumulate's gradient with one stage's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gbinet.data.batch import Batch
+from gbinet.data.transforms import depth_pyramid
+from gbinet.model.encoder import SCALES
+from gbinet.model.gbinet import Features, GBiNet, Stage
+from gbinet.model.search import SearchState
+from gbinet.training.config import TrainConfig, UpdateMode
+from gbinet.training.distributed import Processes
+from gbinet.training.loss import StageLoss, stage_loss
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the updates need to know about one step."""
+
+    config: TrainConfig
+    stages: int  # to train in this step
+    processes: Processes = Processes()  # noqa: RUF009  # frozen
+
+
+Update = Callable[[GBiNet, Batch, Step, Callable[[], None]], Tensor]
+
+
+def update(mode: UpdateMode, model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
+    """One batch: gradients into the weights, `optimise` when they are complete.
+
+    Returns the measures of every stage, [stages, len(MEASURES)], on the device.
+    """
+    return MODES[mode](model, batch, step, optimise)
+
+
+def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
+    measures = []
+    state, mask = None, _all_pixels(batch)
+    for _ in range(step.stages):
+        with _precision(step, batch):
+            features = model.encode(batch.images)
+        stage, loss = _stage(model, batch, step, features, state, mask)
+        _weighted(step, stage, loss).backward()  # type: ignore[no-untyped-call]
+        optimise()
+        state, mask = stage.next_state, loss.valid
+        measures.append(loss.measures)
+    return torch.stack(measures)
+
+
+def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
+    measures = []
+    state, mask = None, _all_pixels(batch)
+    with _precision(step, batch):
+        features = model.encode(batch.images)
+    total = torch.zeros((), device=batch.images.device)
+    for _ in range(step.stages):
+        stage, loss = _stage(model, batch, step, features, state, mask)
+        total = total + _weighted(step, stage, loss)
+        state, mask = stage.next_state, loss.valid
+        measures.append(loss.measures)
+    total.backward()  # type: ignore[no-untyped-call]
+    optimise()
+    return torch.stack(measures)
+
+
+def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
+    measures = []
+    state, mask = None, _all_pixels(batch)
+    with _precision(step, batch):
+        encoded = model.encode(batch.images)
+    leaves = tuple(f.detach().requires_grad_() for f in encoded)  # gradients of the stages gather here
+    for _ in range(step.stages):
+        stage, loss = _stage(model, batch, step, leaves, state, mask)
+        _weighted(step, stage, loss).backward()  # type: ignore[no-untyped-call]
+        state, mask = stage.next_state, loss.valid
+        measures.append(loss.measures)
+        del stage, loss  # the graph of this stage is not needed any more: free it before the next one
+    used = [(f, leaf.grad) for f, leaf in zip(encoded, leaves, strict=True) if leaf.grad is not None]
+    torch.autograd.backward([f for f, _ in used], [g for _, g in used])
+    optimise()
+    return torch.stack(measures)
+
+
+MODES: dict[UpdateMode, Update] = {
+    "per-stage": per_stage,
+    "accumulate": accumulate,
+    "shared-encoder": shared_encoder,
+}
+
+
+def _stage(
+    model: GBiNet,
+    batch: Batch,
+    step: Step,
+    features: Features,
+    state: SearchState | None,
+    mask: Tensor,  # [B, h, w] bool, of the stage before
+) -> tuple[Stage, StageLoss]:
+    with _precision(step, batch):
+        state = state or model.start(features, batch.depth_range)
+        stage = model.step(features, batch.cameras, state)
+    number = stage.next_state.stage
+    last = number == step.stages
+    truth = torch.where(batch.mask, batch.depth, 0.0)  # [B, H, W]
+    (depth,) = depth_pyramid(truth, (SCALES[model.config.scale_index(number)],))
+    readout = step.config.readout_weight if last else 0.0
+    return stage, stage_loss(stage, depth, mask, step.processes, readout)
+
+
+def _weighted(step: Step, stage: Stage, loss: StageLoss) -> Tensor:
+    return loss.loss * step.config.stage_weight(stage.next_state.stage)
+
+
+def _all_pixels(batch: Batch) -> Tensor:
+    """The mask before the first stage, [B, 1, 1]: nothing is ruled out yet."""
+    return torch.ones(len(batch.images), 1, 1, dtype=torch.bool, device=batch.images.device)
+
+
+def _precision(step: Step, batch: Batch) -> AbstractContextManager[None]:
+    device = batch.images.device.type
+    return torch.autocast(device, torch.bfloat16, enabled=step.config.precision == "bfloat16")
