@@ -97,8 +97,8 @@ def visiting_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
 # ---- source views ------------------------------------------------------------------------------------------
 #
 # MVSNet's score of a pair of views: every point that both see adds exp(-(angle - 5)^2 / (2 sigma^2)), where
-# the angle (degrees) is the one under which the point sees the two cameras: about 5 degrees is best; smaller ones
-# lose value quickly (sigma 1), larger ones slowly (sigma 10).
+# the angle (degrees) is the one under which the point sees the two cameras: about 5 degrees is best; smaller
+# ones lose value quickly (sigma 1), larger ones slowly (sigma 10).
 
 BEST_ANGLE = 5.0
 SIGMA_BELOW = 1.0

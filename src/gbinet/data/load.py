@@ -8,11 +8,13 @@ from pathlib import Path
 
 import torch
 
+from gbinet.data.from_colmap import Progress, load_colmap, model_folder
 from gbinet.data.from_mvsnet import INTERVAL_SCALE, is_mvsnet, load_mvsnet
 from gbinet.data.from_rgbd import is_rgbd, load_rgbd
 from gbinet.data.views import is_mask_name
 from gbinet.errors import FormatError, SceneError
-from gbinet.formats.image import is_image_name, read_gray16
+from gbinet.formats.depth_files import read_depth
+from gbinet.formats.image import is_image_name
 from gbinet.scene import (
     DepthRange,
     Scene,
@@ -37,6 +39,7 @@ def load_scene(
     interval_scale: float = INTERVAL_SCALE,
     max_sources: int = 10,
     cache: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Scene:
     """Read a folder of posed photos: COLMAP, MVSNet, DTU, BlendedMVS, nerfstudio / instant-ngp or RGB-D.
 
@@ -46,13 +49,16 @@ def load_scene(
     interval_scale  stretches the range of MVSNet cam files that give only `near interval`
     max_sources     how many source views to keep per view where the files do not list them
     cache           where undistorted images go; default `<folder>/.gbinet_cache`, or a temporary folder
+    progress        called with (done, total, what) while images are undistorted
     """
     folder = Path(folder)
     masks = None if masks is None else Path(masks)
+    cache_at = None if cache is None else Path(cache)
     if not folder.is_dir():
         raise SceneError(f"{folder}: there is no such folder")
     kind = kind or recognise(folder)
     readers: dict[str, Callable[[], Scene]] = {
+        "colmap": lambda: load_colmap(folder, masks=masks, cache=cache_at, progress=progress),
         "mvsnet": lambda: load_mvsnet(folder, masks=masks, interval_scale=interval_scale),
         "blendedmvs": lambda: load_mvsnet(folder, masks=masks, interval_scale=interval_scale),
         "rgbd": lambda: load_rgbd(folder, masks=masks),
@@ -64,15 +70,20 @@ def load_scene(
 
 def recognise(folder: Path) -> str:
     """The kind of scene that a folder holds, or a SceneError that says what was looked for."""
+    place = model_folder(folder)
+    if place is not None and place.parent.name != "colmap":
+        return "colmap"
     if is_mvsnet(folder):
         return "blendedmvs" if (folder / "blended_images").is_dir() else "mvsnet"
     if is_rgbd(folder):
         return "rgbd"
+    if place is not None:
+        return "colmap"
     photos = list_photos(folder)
     if photos:
         raise SceneError(
             f"{folder}: {len(photos)} photos without camera poses. `gbinet reconstruct` finds the poses "
-            "first (structure from motion); or give a COLMAP model, transforms.json or MVSNet cams beside them"
+            "first (structure from motion); or put a COLMAP model, transforms.json or MVSNet cams beside them"
         )
     raise SceneError(
         f"{folder}: is no scene. Looked for a COLMAP model (sparse/0, sparse), transforms.json, MVSNet "
@@ -129,14 +140,14 @@ def _filled(
 
 
 def _measured_range(view: View) -> DepthRange | None:
-    """Range of a measured 16-bit depth map (RGB-D); None where there is none or it is of another kind."""
-    if view.depth_path is None or view.depth_path.suffix.lower() != ".png":
+    """Range of a measured depth map (RGB-D); None where there is none."""
+    if view.depth_path is None:
         return None
     try:
-        values = read_gray16(view.depth_path)[::4, ::4]
+        values = read_depth(view.depth_path, view.depth_scale)[::4, ::4]
     except FormatError:
         return None  # whoever needs this depth map will say so; the view itself is still good
-    return range_from_depths(torch.from_numpy(values.astype("float64")).reshape(-1) * view.depth_scale)
+    return range_from_depths(torch.from_numpy(values.copy()).reshape(-1))
 
 
 def _with_sources(scene: Scene, max_sources: int, warnings: list[str]) -> tuple[View, ...]:

@@ -38,20 +38,6 @@ def checked_camera(
         raise FormatError(path, str(error), position) from error
 
 
-def fitted_to(camera: Camera, size: tuple[int, int], name: str) -> tuple[Camera, str | None]:
-    """The camera of the image as it lies on disk, which may be a smaller copy; and a warning if it is one."""
-    if (camera.width, camera.height) == size:
-        return camera, None
-    width, height = size
-    if abs(width * camera.height - height * camera.width) > max(*size, camera.width, camera.height):
-        raise SceneError(
-            f"{name}: its image is {width}x{height}, its camera was made for {camera.width}x{camera.height}; "
-            "give the images that the cameras belong to"
-        )
-    warning = f"images are resized copies ({width}x{height}, cameras say {camera.width}x{camera.height})"
-    return camera.resized(width, height), warning
-
-
 def turned_upright(camera: Camera, header: ImageHeader) -> Camera:
     """The camera of the upright image, from the camera of the stored pixels (EXIF 1, 3, 6, 8)."""
     turn = {
@@ -88,7 +74,7 @@ def is_mask_name(path: Path) -> bool:
 
 
 class MaskFinder:
-    """Finds the mask of an image: in the folder that the user gave, in `masks/` or `mask/`, or `*_mask.png`."""
+    """Finds the mask of an image: in the folder that was given, in `masks/` or `mask/`, or `*_mask.png`."""
 
     def __init__(self, root: Path, images: Path, given: Path | None) -> None:
         if given is not None and not given.is_dir():

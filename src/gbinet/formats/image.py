@@ -94,20 +94,6 @@ def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDA
     return _fit_mask(path, np.ascontiguousarray(mask), size)
 
 
-def read_gray16(path: Path) -> NDArray[np.uint16]:  # [H, W]
-    """A one-channel image of 8 or 16 bits with its values as stored (measured depth in PNG)."""
-    with _open(path) as image:
-        decoded = _decoded(path, image)
-        if decoded.mode not in ("I;16", "I;16B", "I;16L", "I", "L"):
-            raise FormatError(
-                path, f"expected one channel of 8 or 16 bits, found mode {decoded.mode}; is this a photo?"
-            )
-        values = np.asarray(decoded)
-    if values.size and (values.min() < 0 or values.max() > 65535):
-        raise FormatError(path, f"value {values.max()} does not fit 16 bits")
-    return np.ascontiguousarray(values.astype(np.uint16))
-
-
 def write_image(path: Path, pixels: NDArray[np.generic], *, quality: int = 95) -> Path:
     """Write uint8 [H, W, 3] or [H, W], bool [H, W] (as 0 and 255) or uint16 [H, W]; `path` says how."""
     array = pixels.astype(np.uint8) * 255 if pixels.dtype == np.bool_ else pixels
