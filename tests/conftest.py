@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gbinet.camera import Camera
 from gbinet.scene import DepthRange
@@ -89,3 +92,39 @@ def tiny_scene(views: int = 3, height: int = 48, width: int = 64) -> TinyScene:
 def make_tiny_scene() -> Callable[..., TinyScene]:
     """The factory of tiny scenes: make_tiny_scene(views=3, height=48, width=64)."""
     return tiny_scene
+
+
+class LiveMemory(TorchDispatchMode):
+    """Counts bytes of all storages that are alive, as operations make them and Python drops them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = 0
+        self.peak = 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, Tensor):
+                self._count(value)
+        return result
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._seen:
+            self._seen.add(key)
+            self.live += size
+            self.peak = max(self.peak, self.live)
+            weakref.finalize(storage, self._forget, key, size)
+
+    def _forget(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.live -= size
+
+
+@pytest.fixture(scope="session")
+def live_memory() -> type[LiveMemory]:
+    """`with live_memory() as memory: ...`, then memory.peak: bytes of tensors alive at once, made inside."""
+    return LiveMemory

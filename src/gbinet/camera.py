@@ -85,12 +85,22 @@ class Camera:
         flat_pose = self.cam_from_world.reshape(-1, 4, 4)  # [N, 4, 4]
         rotation = flat_pose[:, :3, :3].double()
         identity = torch.eye(3, dtype=torch.float64, device=rotation.device)
+        last_row = flat_pose.new_tensor([0.0, 0.0, 0.0, 1.0])
         problems = {
             "K has a value that is not finite": ~torch.isfinite(flat_K).all(-1).all(-1),
             "cam_from_world has a value that is not finite": ~torch.isfinite(flat_pose).all(-1).all(-1),
             "K has a focal length that is not positive": ~((flat_K[:, 0, 0] > 0) & (flat_K[:, 1, 1] > 0)),
-            "the rotation of cam_from_world is not orthonormal (is it world_from_cam, or scaled?)": ~(
+            "the last row of K is not 0 0 1 (is it transposed?)": (
+                (flat_K[:, 2] - last_row[1:]).abs().amax(-1) > 1e-6
+            ),
+            "the last row of cam_from_world is not 0 0 0 1 (is it transposed?)": (
+                (flat_pose[:, 3] - last_row).abs().amax(-1) > 1e-6
+            ),
+            "the rotation of cam_from_world is not orthonormal (is it scaled?)": ~(
                 (rotation @ rotation.mT - identity).abs().amax((-1, -2)) < 1e-2
+            ),
+            "the rotation of cam_from_world mirrors the world (is one axis flipped?)": (
+                torch.linalg.det(rotation) < 0
             ),
         }
         for problem, bad in problems.items():
