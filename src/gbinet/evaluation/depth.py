@@ -80,8 +80,8 @@ def confidence_errors(
 def away_from_edges(truth: Tensor, radius: int = 2, jump: float = 0.005) -> Tensor:
     """Pixels [..., H, W] bool of known depth with no depth edge within `radius` pixels.
 
-    An edge is where the second difference of the depth exceeds `jump` times the depth (a slanted plane has none), or
-    where a known depth meets an unknown one.
+    An edge is where the second difference of the depth exceeds `jump` times the depth (a slanted plane has
+    none), or where a known depth meets an unknown one.
     """
     flat = truth.reshape(-1, 1, *truth.shape[-2:]).float()  # [N, 1, H, W]
     known = flat > 0

@@ -1,4 +1,4 @@
-"""`python -m gbinet.training`: the same as `gbinet train`, with nothing but torch, numpy, pillow and safetensors."""
+"""`python -m gbinet.training`: as `gbinet train`, with nothing but torch, numpy, pillow and safetensors."""
 
 from __future__ import annotations
 

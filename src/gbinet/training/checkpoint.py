@@ -1,7 +1,7 @@
 """Checkpoints: everything that a run needs to go on as if it had not stopped. No file can execute code.
 
-A checkpoint is a folder `state-<step>` of safetensors files and one JSON file. It is written under another name and
-renamed when complete; older ones are removed afterwards, so there is always one that is whole.
+A checkpoint is a folder `state-<step>` of safetensors files and one JSON file. It is written under another
+name and renamed when complete; older ones are removed afterwards, so there is always one that is whole.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Progress:
 def save(out: Path, model: GBiNet, optimiser: Optimiser, config: TrainConfig, progress: Progress) -> Path:
     """Write `state-<step>` into the folder of the run; returns its path."""
     target = out / f"state-{progress.step:08d}"
-    names = {p: name for name, p in model.named_parameters()}
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     state = {names[p]: s for p, s in optimiser.adam.state.items() if s}
     record = {
         "format": FORMAT,
@@ -162,7 +162,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise FormatError(path, f"cannot be read: {error}") from error
 
 
-# Samples are functions of the seed and the step (samples.py), so torch's own generators are all there is to keep.
+# Samples are functions of the seed and the step (samples.py): only torch's own generators have to be kept.
 
 
 def _random_states() -> dict[str, Tensor]:

@@ -23,6 +23,9 @@ class TrainConfig:
     source: Literal["rendered", "dtu", "blendedmvs"] = "rendered"  # where samples come from
     data: Path | None = None  # folder of the data set (dtu, blendedmvs)
     assets: Path | None = None  # folder of meshes and textures for rendered scenes; none = shapes we make
+    kinds: tuple[str, ...] = ()  # kinds of rendered scenes (table, room, facade, terrain); none = all
+    dtu_like: bool = False  # rendered: only narrow views of tables from 0.5 to 0.9 m, in millimetres
+    samples_per_scene: int = 8  # how often a rendered scene is used before it is replaced
     views: int = 5  # images per sample, the reference included
     height: int = 512  # of a training image; a multiple of 64
     width: int = 640  # of a training image; a multiple of 64
@@ -127,7 +130,7 @@ class TrainConfig:
         return TrainConfig(**plain)  # type: ignore[arg-type]  # values come from JSON
 
 
-# Options that a resumed run may change: they decide how long a command runs and what it writes, not the weights.
+# Options that a resumed run may change: they decide how long a command runs and what it writes.
 FREE_ON_RESUME = (
     "minutes",
     "init",

@@ -1,8 +1,8 @@
 """Several processes as one: the only file that knows ranks.
 
-Every process computes its part of one mean over all pixels (see loss.py), so gradients add up over processes and
-a step is the same as one process with the whole batch would make it. Explicit sums instead of the DDP wrapper,
-because a step has one backward pass per stage.
+Every process computes its part of one mean over all pixels (see loss.py), so gradients add up over processes
+and a step is the same as one process with the whole batch would make it. Explicit sums instead of the DDP
+wrapper, because a step has one backward pass per stage.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def connect() -> tuple[Processes, torch.device]:
 def _sum_bucket(gradients: list[Tensor]) -> None:
     flat = torch.cat([g.reshape(-1) for g in gradients])
     dist.all_reduce(flat)
-    parts = flat.split([g.numel() for g in gradients])
+    parts = flat.split([g.numel() for g in gradients])  # type: ignore[no-untyped-call]
     for gradient, part in zip(gradients, parts, strict=True):
         gradient.copy_(part.view(gradient.shape))
 
@@ -122,13 +122,13 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
         axes = [0, *range(2, input.dim())]
         wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         count = wide.new_tensor([input.numel() / input.shape[1]])
-        sums = cast(Tensor, _SumOverProcesses.apply(torch.cat([wide.sum(axes), count])))
+        sums = _sum_over_processes(torch.cat([wide.sum(axes), count]))
         total = sums[-1]
         mean = sums[:-1] / total  # [C]
         shape = (1, -1) + (1,) * (input.dim() - 2)
         centred = wide - mean.view(shape)
         # Squared deviations in a second pass: no cancellation, as in torch's own batch norm.
-        variance = cast(Tensor, _SumOverProcesses.apply(centred.square().sum(axes))) / total
+        variance = _sum_over_processes(centred.square().sum(axes)) / total
         with torch.no_grad():
             assert self.running_mean is not None and self.running_var is not None
             assert self.momentum is not None and self.num_batches_tracked is not None
@@ -149,10 +149,14 @@ class _SumOverProcesses(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:  # type: ignore[override]  # one input, one gradient
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
         total = gradient.contiguous().clone()
         dist.all_reduce(total)
         return total
+
+
+def _sum_over_processes(values: Tensor) -> Tensor:
+    return cast(Tensor, _SumOverProcesses.apply(values))  # type: ignore[no-untyped-call]
 
 
 def synchronise_batch_norm(model: nn.Module) -> None:

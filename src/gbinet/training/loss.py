@@ -41,10 +41,7 @@ def stage_loss(
     entropy = F.cross_entropy(logits, index, reduction="none") * valid  # [B, h, w]
     distance = (logits.detach().argmax(1) - index).abs()
     near = valid & (distance <= 1)
-    if readout_weight > 0:
-        error = readout_error(stage, depth) * near
-    else:
-        error = torch.zeros_like(entropy)
+    error = readout_error(stage, depth) * near if readout_weight > 0 else torch.zeros_like(entropy)
     counts = torch.stack([valid.sum(), near.sum()]).float()
     totals = processes.sum(counts).clamp(min=1)  # over all processes: one mean, however the batch is split
     loss = entropy.sum() / totals[0] + readout_weight * error.sum() / totals[1]

@@ -1,4 +1,7 @@
-"""One optimiser step: sum over processes, clip, guard against NaN, Adam, averaged weights. Never waits for the GPU."""
+"""One optimiser step: sum over processes, clip, guard against NaN, Adam, averaged weights.
+
+Nothing here waits for the GPU except `check`.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ def learning_rate(config: TrainConfig, step: int, fraction: float) -> float:
 class Optimiser:
     """Adam with everything around it.
 
-    A batch whose gradient is not finite changes nothing: Adam skips it on the device (as it does under a gradient
-    scaler), and the statistics of batch norm go back to what they were. `check` reports it later, when the log reads
-    numbers anyway.
+    A batch whose gradient is not finite changes nothing: Adam skips it on the device (as it does under a
+    gradient scaler), and the statistics of batch norm go back to what they were. `check` reports it later,
+    when the log reads numbers anyway.
     """
 
     def __init__(self, model: GBiNet, config: TrainConfig, processes: Processes) -> None:
@@ -48,7 +51,7 @@ class Optimiser:
         )
         self.statistics = flatten_statistics(model)  # [N]: all running means and variances
         if self.averaged is not None:
-            self._averaged_parameters = list(self.averaged.parameters())
+            self._averaged_parameters: list[Tensor] = list(self.averaged.parameters())
             self._averaged_statistics = flatten_statistics(self.averaged)
         self._before = self.statistics.clone()
         self._bad = torch.zeros((), device=device)  # 1 = the current batch is bad
@@ -110,16 +113,11 @@ class Optimiser:
         self.applied = 0
         if worst >= BAD_IN_A_ROW:
             raise GBiNetError(
-                f"{int(worst)} batches in a row gave a loss or gradient that is not finite: the weights have not "
-                "been changed by them. Resume from the last checkpoint with a smaller --learning-rate, or with "
+                f"{int(worst)} batches in a row gave a loss or gradient that is not finite (they did not "
+                "change the weights). Start again from the last weights with a smaller --learning-rate or with "
                 "--precision float32; if it happens in the first steps, look at the data"
             )
         return result
-
-    @property
-    def best_model(self) -> GBiNet | None:
-        """The averaged weights, or None if they are off."""
-        return self.averaged
 
 
 def flatten_statistics(model: nn.Module) -> Tensor:
@@ -131,7 +129,8 @@ def flatten_statistics(model: nn.Module) -> Tensor:
         for name in ("running_mean", "running_var")
     ]
     flat = torch.cat([getattr(module, name) for module, name in buffers])
-    parts = flat.split([getattr(module, name).numel() for module, name in buffers])
+    sizes = [getattr(module, name).numel() for module, name in buffers]
+    parts = flat.split(sizes)  # type: ignore[no-untyped-call]
     for (module, name), part in zip(buffers, parts, strict=True):
         setattr(module, name, part)
     return flat

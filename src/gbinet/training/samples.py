@@ -1,12 +1,13 @@
 """Where training samples come from: an endless stream of batches that can start at any step.
 
-The batch of a step is a function of the seed, the step and the process only, so a resumed run sees what the unbroken
-one would have seen.
+The batch of a step is a function of the seed, the step and the process only, so a resumed run sees what the
+unbroken one would have seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
@@ -95,10 +96,35 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
     if config.source == "rendered":
         from gbinet.render.source import RenderConfig, RenderedSource
 
-        return SourceStream(RenderedSource(RenderConfig(), device), config.batch_size, processes)
+        render = RenderConfig(
+            width=config.width,
+            height=config.height,
+            views=config.views,
+            seed=config.seed,
+            assets=config.assets,
+            kinds=config.kinds,
+            dtu_like=config.dtu_like,
+            samples_per_scene=config.samples_per_scene,
+        )
+        return SourceStream(RenderedSource(render, device), config.batch_size, processes)
     raise InputError("not there")
 
 
 def validation_batches(config: TrainConfig, device: torch.device) -> Sequence[Batch]:
     """The samples that weights are chosen by; none if the configuration says so."""
-    return []
+    if not config.validation_scenes:
+        return []
+    from gbinet.render.assets import AssetLibrary
+    from gbinet.render.source import RenderConfig, RenderedSource
+
+    render = RenderConfig(
+        width=1600, height=1152, views=5, seed=991, dtu_like=True, samples_per_scene=1, asset_share=1.0
+    )
+    source = RenderedSource(render, device)
+    if config.assets is not None:
+        source.library = AssetLibrary.open(config.assets, device, held_out=True)
+    samples = []
+    for index in range(config.validation_scenes):
+        batch = source.batch(index, 1)
+        samples.append(replace(batch, depth_range=batch.depth_range.new_tensor([[425.0, 935.0]])).to("cpu"))
+    return samples

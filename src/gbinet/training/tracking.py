@@ -1,4 +1,4 @@
-"""The record of a run: a line of JSON per event always, TensorBoard curves and pictures where it is installed."""
+"""The record of a run: a line of JSON per event; TensorBoard curves and pictures where it is installed."""
 
 from __future__ import annotations
 
@@ -84,13 +84,12 @@ class Tracker:
 
 
 def pictures(prediction: Prediction, width: int = 480) -> dict[str, Tensor]:
-    """Small pictures [3, h, w] in [0, 1]: image, true depth, depth of every stage, mask, confidence, error."""
-    batch = prediction.batch
-    stride = max(1, batch.images.shape[-1] // width)
-    near, far = batch.depth_range[0].tolist()
+    """Small pictures [3, h, w] in [0, 1]: image, true depth, depth per stage, mask, confidence, error."""
+    stride = max(1, prediction.image.shape[-1] // width)
+    near, far = prediction.depth_range.tolist()
 
     def small(values: Tensor) -> Tensor:
-        return values[..., ::stride, ::stride]
+        return values[..., ::stride, ::stride].cpu()
 
     def grey(values: Tensor) -> Tensor:
         return small(values).float().clamp(0, 1).expand(3, -1, -1)
@@ -99,10 +98,10 @@ def pictures(prediction: Prediction, width: int = 480) -> dict[str, Tensor]:
         shade = (far - values) / (far - near) * 0.9 + 0.1  # near is bright
         return grey(torch.where(values > 0, shade, 0.0))
 
-    truth = batch.depth[0]
+    truth = prediction.truth
     last = max(prediction.depth)
     error = (prediction.expectation - truth).abs() / ((far - near) / 256)
-    result = {"image": small(batch.images[0, 0]).float(), "true depth": depth(truth)}
+    result = {"image": small(prediction.image).float(), "true depth": depth(truth)}
     result |= {f"depth stage {k}": depth(d) for k, d in prediction.depth.items()}
     result["valid"] = grey(prediction.valid[last])
     result["confidence"] = grey(prediction.confidence)
@@ -115,4 +114,4 @@ def _writer(folder: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder))

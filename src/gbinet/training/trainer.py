@@ -65,8 +65,8 @@ def train(
 ) -> TrainResult:
     """Train as configured and write weights, checkpoints and the log into `out`.
 
-    `stream` and `validation` replace the samples that the configuration names. Started by torchrun, all processes
-    call this. Ctrl-C (or the end of a job) finishes the step and writes a checkpoint first.
+    `stream` and `validation` replace the samples that the configuration names. Started by torchrun, all
+    processes call this. Ctrl-C (or the end of a job) finishes the step and writes a checkpoint first.
     """
     if not resume and checkpoint.states(out):
         raise InputError(f"{out} already holds a run: go on with --resume, or choose another folder")
@@ -89,7 +89,7 @@ def initial_weights(config: TrainConfig) -> GBiNet:
         own = model.state_dict()
         if any(own[k].shape != v.shape for k, v in loaded.items() if k in own) or set(own) != set(loaded):
             raise WeightsError(
-                f"{config.init} does not fit the network '{config.model}': its tensors have other names or shapes"
+                f"{config.init} does not fit the network '{config.model}': its tensors are others"
             )
         model.load_state_dict(loaded)
     return model
@@ -252,7 +252,7 @@ class Trainer:
     # ---- results -------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Measure the weights that would ship (the averaged ones), and keep them if they are the best so far."""
+        """Measure the weights that would ship (the averaged ones); keep them if they are the best so far."""
         if not self.processes.is_main:
             self.processes.wait()
             return

@@ -1,9 +1,9 @@
 """Three ways to turn a batch into updates of the weights. All walk the same stages.
 
-per-stage       the paper's: after every stage a backward pass and an optimiser step; the encoder runs again for each
+per-stage       the paper's: encoder, backward pass and optimiser step for every stage by itself
 accumulate      the losses of all stages together, one backward pass: all stages' graphs are held at once
-shared-encoder  one encoder pass; every stage's loss goes back into the feature maps and its graph is freed at once,
-                then one backward pass through the encoder. Accumulate's gradient with one stage's memory.
+shared-encoder  one encoder pass; every stage's loss goes back into the feature maps and its graph is freed at
+                once, then one backward pass through the encoder. Accumulate's gradient, one stage's memory.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Validation:
 
     @property
     def score(self) -> float:
-        """One number to choose weights by: the mean over all thresholds of the share within, larger is better."""
+        """To choose weights by: the mean over all thresholds of the share within; larger is better."""
         within = self.expectation.within
         return sum(within.values()) / max(len(within), 1)
 
@@ -55,9 +55,11 @@ class Validation:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the network said about one sample, kept for measuring and for pictures; on the CPU."""
+    """What the network said about one sample, for measuring and for pictures; on the network's device."""
 
-    batch: Batch  # of one sample
+    image: Tensor  # [3, H, W] of the reference
+    truth: Tensor  # [H, W], 0 = unknown
+    depth_range: Tensor  # [2]
     depth: dict[int, Tensor]  # stage -> [H, W]
     valid: dict[int, Tensor]  # stage -> [H, W] bool
     expectation: Tensor  # [H, W]
@@ -89,23 +91,21 @@ def predict(model: GBiNet, batch: Batch, stages: int | None = None, precision: s
     mask = truth > 0  # [1, H, W]
     for number, stage in enumerate(result.stages, start=1):
         mask = mask & _inside(stage, truth)
-        depth[number] = _full_size(search.depth(stage.next_state), height, width)[0].cpu()
-        valid[number] = mask[0].cpu()
-    return Prediction(batch.to("cpu"), depth, valid, result.depth[0].cpu(), result.confidence[0].cpu())
+        depth[number] = _full_size(search.depth(stage.next_state), height, width)[0]
+        valid[number] = mask[0]
+    image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
+    return Prediction(image, truth[0], limits, depth, valid, result.depth[0], result.confidence[0])
 
 
 def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THRESHOLDS) -> Validation:
     """Errors of all samples together."""
     if not predictions:
         raise InputError("there is no sample to validate on")
-    flat = [_flat(p) for p in predictions]
-    truth = torch.cat([f["truth"] for f in flat])
-    smooth = torch.cat([f["smooth"] for f in flat])
-    expectation = torch.cat([f["expectation"] for f in flat])
-    confidence = torch.cat([f["confidence"] for f in flat])
-    depth = {
-        k: torch.cat([p.depth[k].reshape(1, -1) for p in predictions], 1)[0] for k in predictions[0].depth
-    }
+    truth = torch.cat([p.truth.reshape(-1) for p in predictions])
+    smooth = torch.cat([away_from_edges(p.truth).reshape(-1) for p in predictions])
+    expectation = torch.cat([p.expectation.reshape(-1) for p in predictions])
+    confidence = torch.cat([p.confidence.reshape(-1) for p in predictions])
+    depth = {k: torch.cat([p.depth[k].reshape(-1) for p in predictions]) for k in predictions[0].depth}
     known = max(int((truth > 0).sum()), 1)
     valid = {k: sum(int(p.valid[k].sum()) for p in predictions) / known for k in predictions[0].valid}
     return Validation(
@@ -127,17 +127,6 @@ def validate(
 ) -> Validation:
     """Errors of a network over samples (batches of one)."""
     return measure([predict(model, sample, stages, precision) for sample in samples], thresholds)
-
-
-def _flat(prediction: Prediction) -> dict[str, Tensor]:
-    batch = prediction.batch
-    truth = torch.where(batch.mask, batch.depth, 0.0)[0]
-    return {
-        "truth": truth.reshape(-1),
-        "smooth": away_from_edges(truth).reshape(-1),
-        "expectation": prediction.expectation.reshape(-1),
-        "confidence": prediction.confidence.reshape(-1),
-    }
 
 
 def _inside(stage: Stage, truth: Tensor) -> Tensor:

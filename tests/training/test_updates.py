@@ -1,0 +1,86 @@
+"""The three update modes agree where they must, and geometry keeps its precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from plane_scenes import PlaneSource
+
+from gbinet.data.batch import Batch
+from gbinet.model import search
+from gbinet.model.gbinet import GBiNet
+from gbinet.model.warp import source_positions, sources_from_reference
+from gbinet.training.config import TrainConfig
+from gbinet.training.updates import Step, update
+
+
+def gradients(mode: str, config: TrainConfig, batch: Batch) -> tuple[dict[str, torch.Tensor], GBiNet]:
+    """Sum of the gradients of one batch, and the network with its new statistics."""
+    torch.manual_seed(0)
+    model = GBiNet(config.network).train()
+    update(mode, model, batch, Step(config, config.stages), lambda: None)  # type: ignore[arg-type]
+    return {k: p.grad for k, p in model.named_parameters() if p.grad is not None}, model
+
+
+@pytest.mark.parametrize("stages", [3, 8])
+def test_shared_encoder_gives_the_gradients_of_accumulate(
+    planes: PlaneSource, tiny: TrainConfig, stages: int
+):
+    config = replace(tiny, stages=stages, readout_weight=0.3, stage_weights=(2.0, 1.0, 0.5))
+    batch = planes.batch(0, 2)
+    together, model_a = gradients("accumulate", config, batch)
+    shared, model_b = gradients("shared-encoder", config, batch)
+    assert set(together) == set(shared)
+    assert any(k.startswith("encoder") for k in shared)
+    for name, expected in together.items():
+        scale = float(expected.abs().max()) + 1e-6
+        assert float((shared[name] - expected).abs().max()) < 2e-4 * scale, name
+    for (name, a), (_, b) in zip(model_a.named_buffers(), model_b.named_buffers(), strict=True):
+        assert torch.equal(a, b), name  # the same batch statistics were seen
+
+
+def test_per_stage_steps_once_per_stage(planes: PlaneSource, tiny: TrainConfig):
+    model = GBiNet(tiny.network).train()
+    steps = []
+    update("per-stage", model, planes.batch(0, 2), Step(tiny, 3), lambda: steps.append(1))
+    assert len(steps) == 3
+
+
+def test_per_stage_gradients_add_up_to_accumulate(planes: PlaneSource, tiny: TrainConfig):
+    """Without optimiser steps between the stages, the published way sums the same gradients."""
+    batch = planes.batch(3, 2)
+    together, _ = gradients("accumulate", tiny, batch)
+    published, _ = gradients("per-stage", tiny, batch)
+    for name, expected in together.items():
+        scale = float(expected.abs().max()) + 1e-6
+        assert float((published[name] - expected).abs().max()) < 2e-4 * scale, name
+
+
+def test_geometry_is_float32_under_autocast(planes: PlaneSource):
+    batch = planes.batch(0, 1)
+    grid = search.SearchGrid()
+    state = search.start(grid, batch.depth_range, 64, 64)
+
+    def positions() -> torch.Tensor:
+        matrices, offsets = sources_from_reference(batch.cameras)
+        coarse = search.descend(state, torch.full((1, 64, 64), 2))
+        fine = search.upsample(coarse, 128, 128)
+        return source_positions(matrices[:, 0], offsets[:, 0], search.hypotheses(fine))
+
+    plain = positions()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = positions()
+    assert mixed.dtype == torch.float32
+    assert torch.equal(plain, mixed)
+
+
+def test_mixed_precision_is_close_to_float32(tiny: TrainConfig):
+    batch = PlaneSource(128, 128).batch(0, 2)  # in smaller images batch norm sees too few pixels to compare
+    plain, _ = gradients("shared-encoder", replace(tiny, stages=1), batch)
+    mixed, _ = gradients("shared-encoder", replace(tiny, stages=1, precision="bfloat16"), batch)
+    assert all(g.dtype == torch.float32 for g in mixed.values())
+    names = [k for k in plain if k.startswith("regularisers")]
+    a, b = (torch.cat([g[k].flatten() for k in names]) for g in (plain, mixed))
+    assert torch.nn.functional.cosine_similarity(a, b, dim=0) > 0.95
