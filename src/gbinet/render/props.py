@@ -1,0 +1,108 @@
+"""Things that scenes are furnished with: materials and objects, procedural or from the asset library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gbinet.render.assets import AssetLibrary
+from gbinet.render.chance import Chance, log_uniform
+from gbinet.render.mesh import Mesh
+from gbinet.render.paint import Device, paint
+from gbinet.render.shapes import SHAPES, pose
+from gbinet.render.stage import Material, Part
+from gbinet.render.texture import Texture
+
+# Shapes that stand firmly, for anything that others may lean on or stand beside.
+SOLID = ("box", "cylinder", "vase", "blob", "tower", "sphere", "torus", "stairs", "frame", "plates")
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An object of unit largest extent, standing on z = 0 over the origin."""
+
+    mesh: Mesh
+    material: Material
+    extent: tuple[float, float, float]
+    metres: float  # a natural size
+
+
+class Store:
+    """Draws materials and things for one scene."""
+
+    def __init__(self, rng: Chance, assets: AssetLibrary | None, device: Device) -> None:
+        self.rng, self.assets, self.device = rng, assets, device
+
+    def texture(self, kind: str | None = None) -> Texture:
+        has_surfaces = self.assets is not None and bool(self.assets.surfaces)
+        if self.assets is not None and has_surfaces and kind is None and self.rng.random() < 0.65:
+            return self.assets.any_surface(self.rng)
+        return paint(self.rng, kind, device=self.device)
+
+    def material(self, kind: str | None = None, texture: Texture | None = None) -> Material:
+        """A surface: most are matt, some shine, few mirror."""
+        rng = self.rng
+        shiny = rng.random() < 0.3
+        mirror = rng.uniform(0.05, 0.35) if rng.random() < 0.06 else 0.0
+        tint = np.clip(rng.normal(1, 0.08, 3) * rng.uniform(0.75, 1.05), 0.3, 1.15)
+        return Material(
+            texture or self.texture(kind),
+            (float(tint[0]), float(tint[1]), float(tint[2])),
+            log_uniform(rng, 0.03, 0.6) if shiny else 0.0,
+            log_uniform(rng, 8, 200),
+            mirror,
+        )
+
+    def shape(self, name: str | None = None) -> Thing:
+        rng = self.rng
+        name = name or str(rng.choice(list(SHAPES)))
+        mesh = SHAPES[name](rng)
+        lo, hi = mesh.positions.amin(0), mesh.positions.amax(0)
+        size = float((hi - lo).max())
+        middle = (lo + hi) / 2
+        move = torch.eye(4)[:3] / size
+        move[:, 3] = -torch.stack([middle[0], middle[1], lo[2]]) / size
+        mesh = mesh.moved(move).textured(log_uniform(rng, 0.4, 2.0))
+        extent = ((hi - lo) / size).tolist()
+        return Thing(mesh, self.material(), (extent[0], extent[1], extent[2]), log_uniform(rng, 0.05, 0.3))
+
+    def thing(self) -> Thing:
+        """A small object."""
+        if self.assets is not None and self.assets.objects and self.rng.random() < 0.85:
+            asset = self.assets.any_object(self.rng)
+            return Thing(asset.mesh, self.material(texture=asset.texture), asset.extent, asset.metres)
+        return self.shape()
+
+    def furniture(self) -> Thing:
+        """An object of about a metre."""
+        if self.assets is not None and self.assets.furniture and self.rng.random() < 0.75:
+            asset = self.assets.any_furniture(self.rng)
+            size = self.rng.uniform(0.5, 1.3)
+            return Thing(asset.mesh, self.material(texture=asset.texture), asset.extent, size)
+        thing = self.shape(str(self.rng.choice(SOLID)))
+        return Thing(thing.mesh, thing.material, thing.extent, self.rng.uniform(0.4, 1.4))
+
+    def flat(self, mesh: Mesh, tile: float, kind: str | None = None) -> Part:
+        """A mesh whose uv are metres, covered with a texture that repeats every `tile` metres."""
+        return Part(mesh.textured(1 / tile), self.material(kind))
+
+
+def placed(
+    thing: Thing, x: float, y: float, z: float, size: float, turn: float, tilt: float = 0.0, lying: bool = False
+) -> tuple[Part, np.ndarray]:
+    """The thing in the world, and the sphere (x, y, z, r) about it. Lying: turned a quarter about x."""
+    ex, ey, ez = (e * size for e in thing.extent)
+    quarter = np.pi / 2 if lying else 0.0
+    matrix = pose(x, y, z, turn, quarter + tilt, size)
+    if lying:  # the back (y = +ey / 2) is now on top; lift the front to the ground and centre the height
+        shift = np.array([-np.sin(turn), np.cos(turn)]) * ez / 2
+        matrix[0, 3] += float(shift[0])
+        matrix[1, 3] += float(shift[1])
+        matrix[2, 3] += ey / 2
+        ey, ez = ez, ey
+    radius = 0.5 * float(np.sqrt(ex * ex + ey * ey + ez * ez))
+    return Part(thing.mesh.moved(matrix.to(thing.mesh.positions.device)), thing.material), np.array(
+        [x, y, z + ez / 2, radius]
+    )

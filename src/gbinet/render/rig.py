@@ -1,0 +1,204 @@
+"""Where cameras stand: one reference view and its neighbours, drawn for a scene; and the depth range to search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gbinet.camera import Camera
+from gbinet.render.chance import Chance, log_uniform
+from gbinet.render.stage import Layout, look_at
+
+# Half the samples of a table look like DTU: a narrow view from 0.5 to 0.9 m.
+DTU_FOCAL = 2892 / 1600  # focal length over image width
+
+
+@dataclass(frozen=True)
+class Rig:
+    """Cameras of one sample, on the host. The reference view is the first."""
+
+    cameras: Camera  # [V] float64
+    distance: float  # from the reference camera to what it looks at
+    dtu_like: bool
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the cameras of a sample are spread."""
+
+    angle: float  # between neighbours, radians, seen from the target
+    focal: float  # over image width
+    parallel: float  # 0: all look at one point, 1: all look the same way
+    forward: float  # part of the baseline along the line of sight
+    line: bool  # neighbours to both sides on a line, otherwise around
+
+
+def draw_rig(
+    rng: Chance, kind: str, layout: Layout, views: int, width: int, height: int, dtu_like: bool | None = None
+) -> Rig:
+    """Reference view first, then views - 1 neighbours."""
+    if dtu_like is None:
+        dtu_like = kind == "table" and rng.random() < 0.5
+    elif dtu_like and kind != "table":
+        dtu_like = False
+    style = _style(rng, kind, dtu_like)
+    position, target = _reference(rng, kind, layout, dtu_like)
+    distance = float(np.linalg.norm(target - position))
+    roll = _roll(rng)
+    base_K = _intrinsics(rng, style.focal, width, height)
+    same_lens = rng.random() < 0.6
+    poses, lenses = [look_at(position, target, roll)], [base_K]
+    turns = _turns(rng, views - 1, style.line)
+    for turn in turns:
+        place, aim = _neighbour(rng, layout, style, position, target, turn)
+        tilt = roll + rng.normal(0, 0.03) + (np.pi / 2 * rng.integers(-1, 2) if rng.random() < 0.02 else 0)
+        poses.append(look_at(place, aim, tilt))
+        zoom = 1.0 if same_lens else float(np.exp(rng.normal(0, 0.08)))
+        lens = base_K.copy()
+        lens[:2, :2] *= zoom
+        lenses.append(lens)
+    K, pose = torch.from_numpy(np.stack(lenses)), torch.from_numpy(np.stack(poses))
+    return Rig(Camera(K, pose, width, height), distance, dtu_like)
+
+
+def _style(rng: Chance, kind: str, dtu_like: bool) -> Style:
+    if dtu_like:
+        return Style(np.radians(rng.uniform(5, 15)), DTU_FOCAL * rng.uniform(0.9, 1.35), rng.uniform(0, 0.2), 0.05, False)
+    angle = np.radians(log_uniform(rng, 2.5, 18))
+    focal = {"table": log_uniform(rng, 0.8, 2.4), "room": log_uniform(rng, 0.55, 1.2)}.get(
+        kind, log_uniform(rng, 0.65, 1.8)
+    )
+    # parallel views drift apart: the shift in the image stays below a fifth of its width
+    parallel = min(rng.uniform(0, 1), 0.2 / max(focal * 1.6 * angle, 1e-6))
+    forward = rng.uniform(0, 0.8) if kind == "room" else rng.uniform(0, 0.3)
+    return Style(angle, focal, parallel, forward, bool(rng.random() < 0.5))
+
+
+def _reference(rng: Chance, kind: str, layout: Layout, dtu_like: bool) -> tuple[np.ndarray, np.ndarray]:
+    position = target = layout.focus
+    for _ in range(60):
+        if kind == "room":
+            position = rng.uniform(layout.low, layout.high)
+            position[2] = np.clip(rng.normal(1.4, 0.3), layout.low[2], layout.high[2])
+            target = rng.uniform(layout.low, layout.high) * [1, 1, 0.7]
+            far_enough = np.linalg.norm(target - position) > 0.35 * np.linalg.norm(layout.high - layout.low)
+            if far_enough and _free(position, layout):
+                break
+            continue
+        target = layout.focus + rng.normal(0, 0.35, 3) * layout.radius * [1, 1, 0.3]
+        position = target + _away(rng, kind, layout, dtu_like)
+        if _free(position, layout):
+            break
+    return position, target
+
+
+def _away(rng: Chance, kind: str, layout: Layout, dtu_like: bool) -> np.ndarray:
+    """From the target to the camera."""
+    around = rng.uniform(0, 2 * np.pi)
+    if kind == "table":
+        distance = rng.uniform(0.52, 0.85) if dtu_like else log_uniform(rng, 0.3, 1.6)
+        up = np.radians(rng.uniform(15, 75))
+    elif kind == "facade":
+        distance = log_uniform(rng, 4, 18)
+        around = np.radians(-90 + rng.normal(0, 25))
+        up = np.radians(rng.normal(-4, 10))
+    else:
+        distance = layout.radius * log_uniform(rng, 0.4, 2.0)
+        up = np.radians(rng.uniform(20, 88))
+    direction = np.array([np.cos(up) * np.cos(around), np.cos(up) * np.sin(around), np.sin(up)])
+    away: np.ndarray = direction * distance
+    return away
+
+
+def _neighbour(
+    rng: Chance, layout: Layout, style: Style, position: np.ndarray, target: np.ndarray, turn: float
+) -> tuple[np.ndarray, np.ndarray]:
+    sight = target - position
+    distance = float(np.linalg.norm(sight))
+    sight = sight / distance
+    side = np.cross(sight, [0, 0, 1.0])
+    side = side / max(float(np.linalg.norm(side)), 1e-9)
+    lift = np.cross(side, sight)
+    place, aim = position, target
+    for _ in range(12):
+        baseline = 2 * np.sin(style.angle * rng.uniform(0.6, 1.6) / 2) * distance
+        step = (np.cos(turn) * side + np.sin(turn) * lift) * baseline
+        step = step + sight * (rng.normal(0, 0.5) * style.forward * baseline)
+        place = position + step
+        if style.parallel < 0.3:  # keep the distance to the target: an orbit
+            place = target + (place - target) * (distance / np.linalg.norm(place - target)) * rng.normal(1, 0.03)
+        aim = target + step * style.parallel + rng.normal(0, 0.03, 3) * distance
+        if _free(place, layout):
+            break
+        turn += rng.uniform(0.5, 2)
+    return place, aim
+
+
+def _turns(rng: Chance, count: int, line: bool) -> np.ndarray:
+    """Directions of the neighbours around the line of sight."""
+    if line:
+        axis = rng.normal(0, 0.25)
+        sides = np.where(np.arange(count) % 2 == 0, 0.0, np.pi) if rng.random() < 0.7 else np.zeros(count)
+        turns = axis + sides + rng.normal(0, 0.1, count)
+    else:
+        turns = rng.uniform(0, 2 * np.pi) + np.arange(count) * (2 * np.pi / count) + rng.normal(0, 0.4, count)
+    return np.asarray(turns)
+
+
+def _free(position: np.ndarray, layout: Layout) -> bool:
+    if (position < layout.low).any() or (position > layout.high).any():
+        return False
+    if len(layout.obstacles) == 0:
+        return True
+    gaps = np.linalg.norm(layout.obstacles[:, :3] - position, axis=1) - layout.obstacles[:, 3]
+    return bool(gaps.min() > 0.15 * min(1.0, layout.radius))
+
+
+def _roll(rng: Chance) -> float:
+    if rng.random() < 0.08:
+        return float(rng.choice([np.pi / 2, -np.pi / 2, np.pi]) if rng.random() < 0.5 else rng.uniform(-np.pi, np.pi))
+    return float(rng.normal(0, 0.06))
+
+
+def _intrinsics(rng: Chance, focal: float, width: int, height: int) -> np.ndarray:
+    fx = focal * width
+    fy = fx * float(np.exp(rng.normal(0, 0.01)))
+    spread = 0.12 if rng.random() < 0.15 else 0.02  # some images are crops
+    cx, cy = (0.5 + rng.normal(0, spread, 2).clip(-0.25, 0.25)) * [width, height]
+    return np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1.0]])
+
+
+def depth_range(rng: Chance, depth: Tensor, rig: Rig) -> Tensor:
+    """A range [near, far] to search, [2] float32 on the device of the true depth [H, W].
+
+    Wide or tight, with a random phase, so that the true depth stands in no fixed relation to the range.
+    """
+    if rig.dtu_like and rng.random() < 0.4:
+        return torch.tensor([0.425, 0.935], dtype=torch.float32).to(depth.device, non_blocking=True)
+    if rig.dtu_like and rng.random() < 0.5:
+        near = rng.uniform(0.25, 0.5) * rig.distance / 0.65
+        return torch.tensor([near, near + rng.uniform(0.4, 0.9) * rig.distance / 0.65], dtype=torch.float32).to(
+            depth.device, non_blocking=True
+        )
+    tight = rng.random() < 0.25
+    low, high = _quantiles(depth, *((0.05, rng.uniform(0.8, 0.95)) if tight else (0.005, rng.uniform(0.95, 0.998))), rig)
+    span = (high - low).clamp_min(0.02 * rig.distance)
+    before, beyond = rng.exponential(0.3, 2).clip(0, 1.5)
+    near = torch.maximum(low - span * (0.03 + before), low * rng.uniform(0.3, 0.9))
+    far = torch.minimum(high + span * (0.03 + beyond), near * log_uniform(rng, 4, 16))
+    return torch.stack([near, torch.maximum(far, near * 1.05)])
+
+
+def _quantiles(depth: Tensor, low: float, high: float, rig: Rig) -> tuple[Tensor, Tensor]:
+    """Two quantiles of the depth where there is one, without waiting for the device."""
+    values = depth[::4, ::4].reshape(-1)
+    count = (values > 0).sum()
+    ordered = torch.where(values > 0, values, torch.inf).sort().values
+    last = (count - 1).clamp_min(0)
+    pair = ordered[torch.stack([(last * low).long(), (last * high).long()])]
+    fallback = pair.new_tensor([0.5 * rig.distance, 1.5 * rig.distance])
+    pair = torch.where(count > 0, pair, fallback)
+    return pair[0], pair[1]

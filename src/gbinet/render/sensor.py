@@ -1,0 +1,113 @@
+"""From light to photo: exposure, white balance, vignetting, blur, noise, tone, JPEG blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gbinet.render.chance import Chance, hash_uniform, log_uniform
+
+
+@dataclass(frozen=True)
+class SensorConfig:
+    """How far photos differ from ideal pictures. Zero everywhere gives ideal pictures."""
+
+    exposure: float = 0.1  # spread of log brightness between the views of a sample
+    balance: float = 0.03  # spread of the colour channels between views
+    vignetting: float = 0.3  # largest loss of light in the corners
+    blur: float = 0.7  # largest blur, standard deviation in pixels
+    noise: float = 0.015  # largest noise of a mid-grey pixel
+    jpeg: float = 0.5  # share of samples with JPEG blocks
+
+
+IDEAL = SensorConfig(0, 0, 0, 0, 0, 0)
+
+
+def expose(linear: Tensor, rng: Chance, config: SensorConfig) -> Tensor:
+    """Photos [V, 3, H, W] in [0, 1] from linear light [V, 3, H, W], all views of one sample together."""
+    views, _, height, width = linear.shape
+    device = linear.device
+    brightness = log_uniform(rng, 0.13, 0.3)  # of the mean
+    mean = linear.clamp_max(4.0).mean(dtype=torch.float32).clamp_min(1e-4)
+    gains = np.exp(rng.normal(0, config.exposure, (views, 1)) + rng.normal(0, config.balance, (views, 3)))
+    settings = np.concatenate([gains * brightness, rng.uniform(0, config.vignetting, (views, 1))], 1)
+    tensor = torch.from_numpy(settings.astype(np.float32)).to(device, non_blocking=True)
+    image = linear * (tensor[:, :3] / mean)[:, :, None, None]
+    sigmas = rng.uniform(0, 1, views) ** 2 * config.blur if config.blur > 0 else np.zeros(views)
+    level, seed = rng.uniform(0, 1) ** 2 * config.noise, int(rng.integers(1 << 30))
+    quality = log_uniform(rng, 1.0, 6.0) if rng.random() < config.jpeg else 0.0
+    if config.vignetting > 0:
+        image = image * _vignette(tensor[:, 3], height, width)
+    if config.blur > 0:
+        image = _blur(image, sigmas)
+    image = _tone(image)
+    if level > 0:
+        # the sum of two hashed uniforms is close enough to a bell; photon noise grows towards the dark in gamma
+        draws = hash_uniform((2, views, 3, height, width), seed, device)
+        image = image + (draws[0] + draws[1] - 1) * (2.4 * level) / (0.5 + image).sqrt()
+    if quality > 0:
+        image = _jpeg(image.clamp(0, 1), quality)
+    return image.clamp(0, 1)
+
+
+def _tone(linear: Tensor) -> Tensor:
+    """Display values: gamma with a soft shoulder, so that highlights do not clip at once."""
+    value = linear.clamp_min(0)
+    value = torch.where(value > 0.6, 0.6 + 0.4 * (1 - torch.exp(-(value - 0.6) / 0.4)), value)
+    return value ** (1 / 2.2)
+
+
+def _vignette(strength: Tensor, height: int, width: int) -> Tensor:
+    y = torch.linspace(-1, 1, height, device=strength.device)[:, None]
+    x = torch.linspace(-1, 1, width, device=strength.device)[None, :]
+    return 1 - strength[:, None, None, None] * 0.5 * (x.square() + y.square())
+
+
+def _blur(image: Tensor, sigmas: np.ndarray) -> Tensor:
+    """Gaussian of 5 taps with one width per view."""
+    offsets = np.arange(-2, 3)
+    kernels = np.exp(-0.5 * (offsets[None] / np.maximum(sigmas, 0.15)[:, None]) ** 2)
+    kernels = (kernels / kernels.sum(1, keepdims=True)).astype(np.float32)
+    taps = torch.from_numpy(kernels).to(image.device, non_blocking=True)[:, :, None, None, None]  # [V, 5, 1, 1, 1]
+    padded = F.pad(image, (2, 2, 2, 2), mode="replicate")
+    width, height = image.shape[3], image.shape[2]
+    rows = sum(taps[:, i] * padded[:, :, :, i : i + width] for i in range(5))
+    blurred = sum(taps[:, i] * rows[:, :, i : i + height] for i in range(5))  # type: ignore[index]
+    return torch.as_tensor(blurred)
+
+
+_LUMINANCE = [
+    [16, 11, 10, 16, 24, 40, 51, 61],
+    [12, 12, 14, 19, 26, 58, 60, 55],
+    [14, 13, 16, 24, 40, 57, 69, 56],
+    [14, 17, 22, 29, 51, 87, 80, 62],
+    [18, 22, 37, 56, 68, 109, 103, 77],
+    [24, 35, 55, 64, 81, 104, 113, 92],
+    [49, 64, 78, 87, 103, 121, 120, 101],
+    [72, 92, 95, 98, 112, 100, 103, 99],
+]
+
+
+def _dct(device: torch.device) -> Tensor:
+    k, n = np.meshgrid(np.arange(8), np.arange(8), indexing="ij")
+    matrix = np.sqrt(2 / 8) * np.cos(np.pi * (2 * n + 1) * k / 16)
+    matrix[0] = np.sqrt(1 / 8)
+    return torch.from_numpy(matrix.astype(np.float32)).to(device)
+
+
+def _jpeg(image: Tensor, strength: float) -> Tensor:
+    """Blocks of 8 x 8 quantised as JPEG does; strength 1 is about quality 95, 6 about quality 70."""
+    views, _, height, width = image.shape
+    dct = _dct(image.device)
+    steps = torch.tensor(_LUMINANCE, dtype=torch.float32).to(image.device) * (0.1 * strength / 255)
+    padded = F.pad(image, (0, -width % 8, 0, -height % 8), mode="replicate")
+    grid = padded.unfold(2, 8, 8).unfold(3, 8, 8)  # [V, 3, H/8, W/8, 8, 8]
+    coefficients = torch.einsum("ki,vcyxij,lj->vcyxkl", dct, grid, dct)
+    rounded = (coefficients / steps).round() * steps
+    blocks = torch.einsum("ki,vcyxkl,lj->vcyxij", dct, rounded, dct)
+    whole = blocks.permute(0, 1, 2, 4, 3, 5).reshape(views, 3, padded.shape[2], padded.shape[3])
+    return whole[:, :, :height, :width]

@@ -1,0 +1,124 @@
+"""Training samples rendered where training runs: nothing is read, nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gbinet.camera import Camera
+from gbinet.data.batch import Batch
+from gbinet.errors import InputError
+from gbinet.render.assets import AssetLibrary
+from gbinet.render.chance import chance, log_uniform
+from gbinet.render.compose import make_scene
+from gbinet.render.rig import depth_range, draw_rig
+from gbinet.render.sensor import SensorConfig, expose
+from gbinet.render.shade import render_colour, render_depth
+from gbinet.render.stage import RenderScene
+
+
+@dataclass(frozen=True)
+class RenderConfig:
+    """What is rendered for training."""
+
+    width: int = 640
+    height: int = 512
+    views: int = 5  # reference and sources
+    seed: int = 0  # everything follows from it
+    assets: Path | None = None  # folder of objects and textures; none: procedural only
+    asset_share: float = 0.8  # share of scenes that use the assets, where there are any
+    samples_per_scene: int = 8  # how often a scene is used before it is replaced
+    scenes_at_once: int = 8  # samples in a row come from this many different scenes
+    kinds: tuple[str, ...] = ()  # scene kinds in use; empty: all, in their usual shares
+    dtu_like: bool = False  # only narrow views from 0.5 to 0.9 m, in millimetres
+    sensor: SensorConfig = field(default_factory=SensorConfig)
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.height, self.views, self.samples_per_scene, self.scenes_at_once) < 1:
+            raise InputError("width, height, views, samples_per_scene and scenes_at_once must be at least 1")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One rendered reference view with its sources."""
+
+    images: Tensor  # [V, 3, H, W] float32 in [0, 1]
+    cameras: Camera  # [V] float32
+    depth_range: Tensor  # [2] float32
+    depth: Tensor  # [H, W] float32 of the reference view; 0 = nothing there
+    name: str
+
+
+class RenderedSource:
+    """An endless, indexed stream of samples: sample i depends on the config and i only."""
+
+    def __init__(self, config: RenderConfig, device: torch.device | str = "cpu") -> None:
+        self.config = config
+        self.device = torch.device(device)
+        self.library = None if config.assets is None else AssetLibrary.open(config.assets, self.device)
+        self._scenes: dict[int, RenderScene] = {}  # by slot
+        self._numbers: dict[int, int] = {}
+
+    def scene_number(self, index: int) -> tuple[int, int]:
+        """Slot and number of the scene that sample `index` uses. Slots change scenes at different times, so
+        that building scenes is spread evenly."""
+        slots, uses = self.config.scenes_at_once, self.config.samples_per_scene
+        slot = index % slots
+        turn = index // slots + slot * uses // slots
+        return slot, turn // uses * slots + slot
+
+    def scene(self, number: int) -> RenderScene:
+        config = self.config
+        rng = chance(config.seed, "which", number)
+        kind = str(rng.choice(list(config.kinds))) if config.kinds else None
+        kind = "table" if config.dtu_like else kind
+        library = self.library if rng.random() < config.asset_share else None
+        seed = int(rng.integers(1 << 31))
+        return make_scene(seed, library, kind, self.device)
+
+    def sample(self, index: int) -> Sample:
+        slot, number = self.scene_number(index)
+        if self._numbers.get(slot) != number:
+            self._scenes[slot] = self.scene(number)
+            self._numbers[slot] = number
+        return render_sample(self._scenes[slot], (self.config.seed, index), self.config)
+
+    def batch(self, index: int, batch_size: int) -> Batch:
+        """Samples index * batch_size and following."""
+        samples = [self.sample(index * batch_size + i) for i in range(batch_size)]
+        depth = torch.stack([s.depth for s in samples])
+        return Batch(
+            images=torch.stack([s.images for s in samples]),
+            cameras=Camera.stack([s.cameras for s in samples]),
+            depth_range=torch.stack([s.depth_range for s in samples]),
+            depth=depth,
+            mask=depth > 0,
+            names=tuple(s.name for s in samples),
+        )
+
+    def batches(self, batch_size: int, first: int = 0) -> Iterator[Batch]:
+        index = first
+        while True:
+            yield self.batch(index, batch_size)
+            index += 1
+
+
+@torch.no_grad()
+def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig) -> Sample:
+    """Draw cameras, range and sensor for the key, and render."""
+    rng = chance(*key, "sample")
+    forced = True if config.dtu_like else None
+    rig = draw_rig(rng, scene.kind, scene.layout, config.views, config.width, config.height, forced)
+    cameras = rig.cameras.to(scene.device, torch.float32)
+    depth, _ = render_depth(scene, cameras[:1])
+    images = expose(render_colour(scene, cameras), chance(*key, "sensor"), config.sensor)
+    limits = depth_range(chance(*key, "range"), depth[0], rig)
+    scale = 1000.0 if rig.dtu_like else log_uniform(rng, 0.01, 2000)
+    pose = cameras.cam_from_world.clone()
+    pose[:, :3, 3] *= scale
+    scaled = Camera(cameras.K, pose, cameras.width, cameras.height)
+    return Sample(images, scaled, limits * scale, depth[0] * scale, f"{scene.kind}-{scene.seed}-{key[1]}")
