@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gbinet.data.views import MaskFinder, checked_camera, images_by_stem
 from gbinet.errors import FormatError, InputError, SceneError
-from gbinet.formats.image import read_header
+from gbinet.formats.image import ImageHeader, read_header
 from gbinet.formats.mvsnet import CamFile, read_cam, read_pairs
 from gbinet.scene import DepthRange, Scene, SourceView, View
 
@@ -41,8 +41,12 @@ def load_mvsnet(
     cams: Path | None = None,
     interval_scale: float = INTERVAL_SCALE,
     planes: int = PLANES,
+    same_size: bool = False,
 ) -> Scene:
-    """The scene as the files give it. Views whose cam file holds no usable range have none."""
+    """The scene as the files give it. Views whose cam file holds no usable range have none.
+
+    same_size: all images are known to be alike, so only the first header is read (large training sets).
+    """
     blended = (folder / "blended_images").is_dir()
     images_at = folder / ("blended_images" if blended else "images")
     cams = cams or cams_folder(folder)
@@ -57,6 +61,7 @@ def load_mvsnet(
     views: list[View] = []
     numbers: dict[int, int] = {}  # number in file names -> index of the view
     missing: list[str] = []
+    shared: ImageHeader | None = None
     for cam_path in sorted(cams.iterdir()):
         match = _CAM_NAME.fullmatch(cam_path.name)
         if match is None:
@@ -67,7 +72,8 @@ def load_mvsnet(
             missing.append(stem)
             continue
         try:
-            header = read_header(image)
+            header = shared or read_header(image)
+            shared = header if same_size else None
         except FormatError as error:
             warnings.append(f"left out {stem}: {error}")
             continue

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import torch
 
+from gbinet.data import dtu
 from gbinet.data.from_colmap import Progress, load_colmap, model_folder
 from gbinet.data.from_mvsnet import INTERVAL_SCALE, is_mvsnet, load_mvsnet
+from gbinet.data.from_nerfstudio import load_nerfstudio, transforms_file
 from gbinet.data.from_rgbd import is_rgbd, load_rgbd
 from gbinet.data.views import is_mask_name
 from gbinet.errors import FormatError, SceneError
@@ -61,6 +63,8 @@ def load_scene(
         "colmap": lambda: load_colmap(folder, masks=masks, cache=cache_at, progress=progress),
         "mvsnet": lambda: load_mvsnet(folder, masks=masks, interval_scale=interval_scale),
         "blendedmvs": lambda: load_mvsnet(folder, masks=masks, interval_scale=interval_scale),
+        "nerfstudio": lambda: load_nerfstudio(folder, masks=masks, cache=cache_at, progress=progress),
+        "dtu": lambda: _load_dtu(folder),
         "rgbd": lambda: load_rgbd(folder, masks=masks),
     }
     if kind not in readers:
@@ -70,9 +74,13 @@ def load_scene(
 
 def recognise(folder: Path) -> str:
     """The kind of scene that a folder holds, or a SceneError that says what was looked for."""
+    if dtu.parse_scan_folder(folder) is not None or dtu.is_training_set(folder):
+        return "dtu"
     place = model_folder(folder)
     if place is not None and place.parent.name != "colmap":
         return "colmap"
+    if transforms_file(folder) is not None:
+        return "nerfstudio"
     if is_mvsnet(folder):
         return "blendedmvs" if (folder / "blended_images").is_dir() else "mvsnet"
     if is_rgbd(folder):
@@ -89,6 +97,16 @@ def recognise(folder: Path) -> str:
         f"{folder}: is no scene. Looked for a COLMAP model (sparse/0, sparse), transforms.json, MVSNet "
         "cameras (cams/*_cam.txt), an RGB-D folder (images, K.txt, poses.txt) and photos"
     )
+
+
+def _load_dtu(folder: Path) -> Scene:
+    found = dtu.parse_scan_folder(folder)
+    if found is None:
+        raise SceneError(
+            f"{folder}: to load one scan of DTU's training set, give its folder of photos, e.g. "
+            f"{folder / 'Rectified_raw' / 'scan2'}"
+        )
+    return dtu.load_scan(*found)
 
 
 def list_photos(folder: str | Path) -> list[Path]:

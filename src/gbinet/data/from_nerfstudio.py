@@ -1,0 +1,89 @@
+"""nerfstudio and instant-ngp folders: `transforms.json` and the images that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gbinet.data.posed import PosedPhoto, unique_names, view_of
+from gbinet.data.undistort import Photo, Undistorter
+from gbinet.data.views import MaskFinder
+from gbinet.errors import FormatError, SceneError
+from gbinet.formats.image import is_image_name, read_header
+from gbinet.formats.nerfstudio import read_transforms
+from gbinet.formats.ply import read_ply
+from gbinet.scene import Scene, SparsePoints, View
+
+_NAMES = ("transforms.json", "transforms_train.json")
+_DEPTH_SCALE = 0.001  # nerfstudio's default: stored millimetres, metres in the scene
+
+
+def transforms_file(folder: Path) -> Path | None:
+    return next((folder / name for name in _NAMES if (folder / name).is_file()), None)
+
+
+def load_nerfstudio(
+    folder: Path,
+    *,
+    masks: Path | None = None,
+    cache: Path | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Scene:
+    path = transforms_file(folder)
+    if path is None:
+        raise SceneError(f"{folder}: has no transforms.json")
+    transforms = read_transforms(path)
+    if not transforms.frames:
+        raise SceneError(f"{path}: its list of frames is empty")
+    warnings: list[str] = []
+    undistorter = Undistorter(folder, cache)
+    finder = MaskFinder(folder, folder / "images", masks)
+    scale = _DEPTH_SCALE if transforms.depth_scale is None else transforms.depth_scale
+    views: list[View] = []
+    names = unique_names([frame.file_path for frame in transforms.frames])
+    for index, (name, frame) in enumerate(zip(names, transforms.frames, strict=True)):
+        image = _image(folder, frame.file_path)
+        try:
+            header = read_header(image)
+            mask = None if masks else _existing(folder, frame.mask_path, warnings)
+            depth = _existing(folder, frame.depth_path, warnings)
+            lens = frame.lens(header.stored_size)
+            if progress is not None and lens.distorted:
+                progress(index, len(names), f"undistorting {image.name}")
+            photo = Photo(image, mask or finder.find(image), depth, scale)
+            posed = PosedPhoto(name, photo, lens, frame.cam_from_world, path)
+            views.append(view_of(posed, undistorter, warnings))
+        except FormatError as error:
+            if error.path == path:
+                raise
+            warnings.append(f"left out {frame.file_path}: {error}")
+    if not views:
+        raise SceneError(f"{path}: none of its {len(names)} images can be read; {warnings[0]}")
+    points = _points(folder, transforms.ply_file_path, warnings)
+    return Scene(folder.resolve().name, "nerfstudio", folder, tuple(views), points, tuple(warnings))
+
+
+def _image(folder: Path, file_path: str) -> Path:
+    """Blender-style files name images without a suffix."""
+    path = folder / file_path
+    if is_image_name(path):
+        return path
+    return next((p for s in (".png", ".jpg", ".jpeg") if (p := Path(f"{path}{s}")).is_file()), path)
+
+
+def _existing(folder: Path, name: str | None, warnings: list[str]) -> Path | None:
+    if name is None or (folder / name).is_file():
+        return None if name is None else folder / name
+    warnings.append(f"{name} is named in transforms.json, but is not there")
+    return None
+
+
+def _points(folder: Path, name: str | None, warnings: list[str]) -> SparsePoints | None:
+    if name is None:
+        return None
+    try:
+        cloud = read_ply(folder / name)
+    except FormatError as error:
+        warnings.append(f"its point cloud is not used: {error}")
+        return None
+    return SparsePoints(cloud.xyz.double(), cloud.rgb) if len(cloud) else None
