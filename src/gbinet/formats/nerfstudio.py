@@ -1,7 +1,8 @@
 """nerfstudio's and instant-ngp's `transforms.json`, read.
 
 Cameras there are OpenGL's (x right, y up, looking along -z) and lead from the camera to the world; here they
-come out as cam_from_world with our axes. Intrinsics stand at the top, in each frame, or in both (the frame wins).
+come out as cam_from_world with our axes. Intrinsics stand at the top, in each frame, or in both (the frame
+wins).
 """
 
 from __future__ import annotations
