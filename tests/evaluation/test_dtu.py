@@ -159,7 +159,7 @@ def test_mean_of_means(tmp_path):
 
 
 def test_there_are_22_test_scans():
-    assert len(set(TEST_SCANS)) == 22 and sum(TEST_SCANS) == 903  # added up by hand from the paper's list
+    assert len(set(TEST_SCANS)) == 22 and sum(TEST_SCANS) == 903  # added up by hand from the published list
 
 
 # ---- hostile input ----------------------------------------------------------------------------------------
