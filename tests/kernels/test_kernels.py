@@ -4,9 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from gbinet.inference.engine import _pack
+from gbinet.inference.fold import _fold
 from gbinet.kernels import deform as fast_deform
 from gbinet.kernels import warp as fast_warp
+from gbinet.kernels.cost_volume import fused_cost_volume
+from gbinet.model.cost_volume import ViewWeight, fuse_views
 from gbinet.model.deform import deform_conv2d_plain
+from gbinet.model.search import SearchGrid, SearchState, hypotheses
 from gbinet.model.warp import warp_correlation_plain
 
 
@@ -55,5 +60,36 @@ def test_warp_correlation(channels: int, groups: int, bins: int, kernel_device: 
 
 def test_one_view_of_many_needs_no_copy(kernel_device: torch.device) -> None:
     views = torch.randn(2, 3, 5, 6, 8).permute(0, 1, 4, 2, 3)  # [B, V, C, H, W], channels last in memory
-    rows = fast_warp._rows_of_channels(views[:, 1])
+    rows = fast_warp.rows_of_channels(views[:, 1])
     assert rows.data_ptr() == views[:, 1].data_ptr()
+
+
+@pytest.mark.parametrize(
+    "bins, first_bins, stage, inverse",
+    [(4, 4, 0, False), (4, 16, 0, True), (4, 4, 1, False), (6, 6, 2, True), (2, 2, 3, False)],
+)
+def test_fused_cost_volume(
+    bins: int, first_bins: int, stage: int, inverse: bool, kernel_device: torch.device
+) -> None:
+    torch.manual_seed(stage)
+    grid = SearchGrid(bins, first_bins, inverse)
+    channels, groups, height, width = 8, 4, 6, 9
+    reference = torch.randn(2, channels, height, width).to(kernel_device)
+    sources = [torch.randn(2, channels, 6 + i, 9 - i).to(kernel_device) for i in range(3)]
+    matrices = (torch.eye(3) + 0.03 * torch.randn(2, 3, 3, 3)).to(kernel_device)
+    offsets = torch.randn(2, 3, 3).to(kernel_device)
+    cells = grid.cells(stage) if stage else 1
+    cell = torch.randint(0, cells, (2, height, width), dtype=torch.int32).to(kernel_device)
+    state = SearchState(grid, torch.tensor([[2.0, 9.0], [1.0, 3.0]], device=kernel_device), stage, cell)
+    net = ViewWeight(groups).to(kernel_device).eval()
+    for block in net.hidden:
+        torch.nn.init.normal_(block.conv.weight)
+        torch.nn.init.normal_(block.norm.bias)
+        torch.nn.init.uniform_(block.norm.running_var, 0.5, 2.0)
+        _fold(block)
+    with torch.no_grad():
+        expected = fuse_views(reference, sources, matrices, offsets, hypotheses(state), net, groups)
+        packed = _pack(net, kernel_device, torch.float32)
+        fused = fused_cost_volume(reference, sources, matrices, offsets, state, packed, groups)
+    assert fused.shape == expected.shape
+    assert relative_gap(fused, expected) < 1e-4

@@ -148,7 +148,7 @@ class _WarpCorrelation(torch.autograd.Function):
     def forward(
         ctx: Any, reference: Tensor, source: Tensor, transform: Tensor, depth: Tensor, groups: int
     ) -> Tensor:
-        reference, source = _rows_of_channels(reference), _rows_of_channels(source)
+        reference, source = rows_of_channels(reference), rows_of_channels(source)
         batch, height, width, channels = reference.shape
         bins = depth.shape[1]
         output = reference.new_empty(batch, bins, height, width, groups)
@@ -180,7 +180,7 @@ class _WarpCorrelation(torch.autograd.Function):
         )
 
 
-def _rows_of_channels(features: Tensor) -> Tensor:
+def rows_of_channels(features: Tensor) -> Tensor:
     """[B, C, H, W] -> [B, H, W, C] whose images are contiguous; batches may lie apart (one view of many)."""
     last = features.permute(0, 2, 3, 1)
     return last if last[0].is_contiguous() else last.contiguous()

@@ -16,6 +16,11 @@ from gbinet.model.warp import sources_from_reference, warp_correlation
 Maps = Tensor | Sequence[Tensor]
 
 
+def views_of(maps: Maps) -> Sequence[Tensor]:
+    """One map [B, C, h, w] per view."""
+    return maps.unbind(1) if isinstance(maps, Tensor) else maps
+
+
 class ViewWeight(nn.Module):
     """How much a source view can be trusted at each pixel, from its correlation volume."""
 
@@ -37,9 +42,22 @@ def cost_volume(
     groups: int,
     scale: float,  # feature size / image size
 ) -> Tensor:  # [B, G, D, H, W] in the features' type
-    """Fuse the views one after the other: memory for one view's volume and two sums, however many views."""
-    reference, *sources = features.unbind(1) if isinstance(features, Tensor) else features  # [B, C, h, w]
-    matrices, offsets = sources_from_reference(cameras, scale)  # [B, V - 1, 3, 3], [B, V - 1, 3]
+    """Correlation of the reference with all sources at each hypothesis, fused over the sources."""
+    reference, *sources = views_of(features)
+    matrices, offsets = sources_from_reference(cameras, scale)
+    return fuse_views(reference, sources, matrices, offsets, hypotheses, view_weight, groups)
+
+
+def fuse_views(
+    reference: Tensor,  # [B, C, H, W]
+    sources: Sequence[Tensor],  # V - 1 maps [B, C, h, w]
+    matrices: Tensor,  # [B, V - 1, 3, 3], see sources_from_reference
+    offsets: Tensor,  # [B, V - 1, 3]
+    hypotheses: Tensor,  # [B, D, H, W]
+    view_weight: nn.Module,
+    groups: int,
+) -> Tensor:  # [B, G, D, H, W]
+    """One view after the other: memory for one view's volume and two sums, however many views."""
     weighted_sum: Tensor | None = None
     weight_sum: Tensor | None = None
     for source, matrix, offset in zip(sources, matrices.unbind(1), offsets.unbind(1), strict=True):

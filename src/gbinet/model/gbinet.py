@@ -15,7 +15,7 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError
 from gbinet.model import search
 from gbinet.model.config import PRESETS, GBiNetConfig, Readout
-from gbinet.model.cost_volume import Maps, ViewWeight, cost_volume
+from gbinet.model.cost_volume import Maps, ViewWeight, cost_volume, views_of
 from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.search import SearchState
@@ -43,6 +43,7 @@ class SearchResult:
     depth: Tensor  # [B, H, W] float32
     confidence: Tensor  # [B, H, W] float32 in [0, 1]
     stages: tuple[Stage, ...] = ()  # only on request
+    state: SearchState | None = None  # where the search ended, to go on from
 
 
 class GBiNet(nn.Module):
@@ -81,7 +82,7 @@ class GBiNet(nn.Module):
         flat = images.flatten(0, 1)
         if height % SCALES[0] or width % SCALES[0]:
             flat = F.pad(flat, (0, -width % SCALES[0], 0, -height % SCALES[0]), mode="replicate")
-        normalised = (flat - 0.5) / 0.5
+        normalised = ((flat - 0.5) / 0.5).contiguous(memory_format=torch.channels_last)
         return tuple(f.unflatten(0, (batch, views)) for f in self.encoder(normalised))
 
     def start(self, features: Sequence[Maps], depth_range: Tensor) -> SearchState:
@@ -94,7 +95,13 @@ class GBiNet(nn.Module):
         scale = self.config.scale_index(state.stage + 1)
         maps = features[scale]
         state = search.upsample(state, *_reference_size(maps))
-        volume = cost_volume(
+        volume = self.cost_volume(maps, cameras, state, scale)
+        logits = self.regularisers[scale](volume)
+        return Stage(state, logits, search.descend(state, logits.detach().argmax(1)))
+
+    def cost_volume(self, maps: Maps, cameras: Camera, state: SearchState, scale: int) -> Tensor:
+        """The volume [B, G, D, h, w] that a stage classifies, at one of the four scales."""
+        return cost_volume(
             maps,
             cameras,
             search.hypotheses(state),
@@ -102,8 +109,6 @@ class GBiNet(nn.Module):
             self.config.groups[scale],
             1 / SCALES[scale],
         )
-        logits = self.regularisers[scale](volume)
-        return Stage(state, logits, search.descend(state, logits.detach().argmax(1)))
 
     def search(
         self,
@@ -114,16 +119,26 @@ class GBiNet(nn.Module):
         stages: int | None = None,
         readout: Readout | None = None,
         keep_stages: bool = False,
+        resume: SearchResult | None = None,
     ) -> SearchResult:
-        """The loop: all stages on given features. The result has the cameras' height and width."""
+        """The loop: all stages on given features. The result has the cameras' height and width.
+
+        `resume` goes on from a search with fewer stages (or from a piece of one: tiles).
+        """
         stages = stages or self.config.stages
         readout = readout or self.config.readout
         full = _reference_size(features[-1])
-        state = self.start(features, depth_range)
         counted = min(stages, self.config.confidence_stages)
-        confidence = torch.zeros((), device=depth_range.device)
+        if resume is None or resume.state is None:
+            state = self.start(features, depth_range)
+            confidence = torch.zeros((), device=depth_range.device)
+        else:
+            state = resume.state
+            share = min(state.stage, self.config.confidence_stages) / counted
+            missing = (0, full[1] - resume.confidence.shape[-1], 0, full[0] - resume.confidence.shape[-2])
+            confidence = F.pad(resume.confidence[:, None] * share, missing)
         kept = []
-        for number in range(1, stages + 1):
+        for number in range(state.stage + 1, stages + 1):
             stage = self.step(features, cameras, state)
             if number <= counted:
                 largest = stage.probabilities.amax(1, keepdim=True) / counted  # [B, 1, h, w]
@@ -141,6 +156,7 @@ class GBiNet(nn.Module):
             depth[:, :height, :width].contiguous(),
             confidence[:, 0, :height, :width].contiguous(),
             tuple(kept),
+            state,
         )
 
     def forward(
@@ -153,6 +169,7 @@ class GBiNet(nn.Module):
         readout: Readout | None = None,
         keep_stages: bool = False,
     ) -> SearchResult:
+        _check_shapes(images, cameras, "[B, V, 3, H, W]")
         features = self.encode(images)
         return self.search(
             features, cameras, depth_range, stages=stages, readout=readout, keep_stages=keep_stages
@@ -169,25 +186,28 @@ class GBiNet(nn.Module):
         readout: Readout | None = None,
     ) -> DepthMap:
         """Depth map of view 0 from V >= 2 views of one size. Runs on the device that the model is on."""
-        _check(images, cameras)
+        _check_shapes(images, cameras, "[V, 3, H, W]")
+        _check_values(images, cameras)
         parameter = next(self.parameters())
         device = parameter.device
         was_training = self.training
         self.eval()
-        result = self(
-            images[None].to(device, parameter.dtype),
-            cameras[None].to(device),
-            torch.tensor([[depth_range.near, depth_range.far]], device=device),
-            stages=stages,
-            readout=readout,
-        )
-        self.train(was_training)
+        try:
+            result = self(
+                images[None].to(device, parameter.dtype),
+                cameras[None].to(device),
+                torch.tensor([[depth_range.near, depth_range.far]], device=device),
+                stages=stages,
+                readout=readout,
+            )
+        finally:
+            self.train(was_training)
         return DepthMap(result.depth[0], cameras[0].to(device), result.confidence[0])
 
 
 def _reference_size(maps: Maps) -> tuple[int, int]:
-    reference = maps[:, 0] if isinstance(maps, Tensor) else maps[0]  # [B, C, h, w]
-    return reference.shape[-2], reference.shape[-1]
+    height, width = views_of(maps)[0].shape[-2:]
+    return height, width
 
 
 def _preset(name: str) -> GBiNetConfig:
@@ -196,14 +216,19 @@ def _preset(name: str) -> GBiNetConfig:
     return PRESETS[name]
 
 
-def _check(images: Tensor, cameras: Camera) -> None:
-    """Say what is wrong with the input before the network gives nonsense."""
-    if images.dim() != 4 or images.shape[1] != 3:
-        raise InputError(f"images must be [V, 3, H, W], got {list(images.shape)}")
-    if len(images) < 2:
-        raise InputError("depth needs at least 2 views of the same place: a reference and a source, got 1")
-    if cameras.batch_shape != images.shape[:1]:
-        raise InputError(f"{len(images)} images but cameras of shape {list(cameras.batch_shape)}")
+def _check_shapes(images: Tensor, cameras: Camera, layout: str) -> None:
+    """Say what does not fit together; looks at no values, so that a GPU need not be waited for."""
+    axes = layout.count(",") + 1
+    if images.dim() != axes or images.shape[-3] != 3:
+        raise InputError(f"images must be {layout}, got {list(images.shape)}")
+    if images.shape[-4] < 2:
+        raise InputError(
+            f"depth needs at least 2 views of the same place: a reference and a source, got {images.shape[-4]}"
+        )
+    if cameras.batch_shape != images.shape[:-3]:
+        raise InputError(
+            f"images are {list(images.shape[:-3])} views but cameras are {list(cameras.batch_shape)}"
+        )
     if (cameras.height, cameras.width) != tuple(images.shape[-2:]):
         raise InputError(
             f"images are {images.shape[-1]}x{images.shape[-2]} but their cameras say "
@@ -211,6 +236,10 @@ def _check(images: Tensor, cameras: Camera) -> None:
         )
     if not images.is_floating_point():
         raise InputError(f"images must be float in [0, 1], got {images.dtype}: divide by 255 first")
+
+
+def _check_values(images: Tensor, cameras: Camera) -> None:
+    """Say which view is broken before the network gives nonsense. images [V, 3, H, W], cameras [V]."""
     finite = torch.isfinite(images).flatten(1).all(1)
     if not bool(finite.all()):
         raise InputError(f"image {int((~finite).nonzero()[0])} has a value that is not finite")

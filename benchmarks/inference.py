@@ -1,0 +1,127 @@
+"""Time and memory of one depth map, all views encoded: the engine against the plain network, in one run.
+
+    python benchmarks/inference.py --device cuda --size 1600x1152            # the paper's protocol
+    python benchmarks/inference.py --device cpu --size 640x512 --repeat 3
+
+Peak = torch.cuda.max_memory_allocated, weights and input images included. Published figures on an H200 at
+1152x1600, 5 views: GBi-Net 329 ms / 2036 MiB, Effi-MVS+ 90 / 898, IterMVS 99 / 845, PatchmatchNet 106 / 1553.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from _common import report
+from torch import Tensor
+
+from gbinet.camera import Camera
+from gbinet.inference.engine import Engine
+from gbinet.model.gbinet import GBiNet
+
+PUBLISHED = {
+    "GBi-Net": {"ms": 329, "peak_mib": 2036},
+    "Effi-MVS+": {"ms": 90, "peak_mib": 898},
+    "IterMVS": {"ms": 99, "peak_mib": 845},
+    "PatchmatchNet": {"ms": 106, "peak_mib": 1553},
+}
+
+
+def views_in_a_row(
+    count: int, width: int, height: int, device: torch.device
+) -> tuple[Tensor, Camera, Tensor]:
+    """Random images with DTU-like cameras side by side, range 425 to 935."""
+    torch.manual_seed(0)
+    images = torch.rand(1, count, 3, height, width, device=device)
+    focal = 2892.0 * width / 1600
+    K = torch.tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]], device=device)
+    pose = torch.eye(4, device=device).repeat(count, 1, 1)
+    pose[:, 0, 3] = torch.arange(count, device=device) * 60.0
+    camera = Camera(K.expand(1, count, 3, 3), pose[None], width, height)
+    return images, camera, torch.tensor([[425.0, 935.0]], device=device)
+
+
+def measure(run: Callable[[], object], device: torch.device, repeat: int) -> dict[str, float]:
+    """Median milliseconds and peak memory of a call, after warm-up."""
+    for _ in range(2):
+        run()
+    times = []
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(repeat):
+        begin = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) * 1e3)
+    figures = {"ms": round(statistics.median(times), 2)}
+    if device.type == "cuda":
+        figures["peak_mib"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    return figures
+
+
+@torch.inference_mode()
+def parts(net: GBiNet, inputs: tuple[Tensor, Camera, Tensor], device: torch.device) -> dict[str, object]:
+    """Milliseconds of encoding and of each stage, alone."""
+    images, cameras, depth_range = inputs
+    figures: dict[str, object] = {"encode": measure(lambda: net.encode(images), device, 5)["ms"]}
+    features = net.encode(images)
+    state = net.start(features, depth_range)
+    for number in range(1, net.config.stages + 1):
+        figures[f"stage {number}"] = measure(lambda s=state: net.step(features, cameras, s), device, 5)["ms"]  # type: ignore[misc]
+        state = net.step(features, cameras, state).next_state
+    return figures
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--size", default="1600x1152", help="WIDTHxHEIGHT")
+    parser.add_argument("--views", type=int, default=5)
+    parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--weights", default=None, help="file or name; random weights if the box is empty")
+    parser.add_argument("--profile", action="store_true", help="print the engine's slowest kernels")
+    parser.add_argument("--out", default=None, help="write the JSON here too")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    width, height = (int(v) for v in arguments.size.split("x"))
+    model = (GBiNet.from_pretrained(arguments.weights) if arguments.weights else GBiNet()).eval()
+    engine = Engine(model, device)
+    model = model.to(device)
+    inputs = views_in_a_row(arguments.views, width, height, device)
+    figures: dict[str, object] = {"size": arguments.size, "views": arguments.views}
+    figures["engine"] = measure(lambda: engine(*inputs), device, arguments.repeat)
+    figures["engine parts"] = parts(engine, inputs, device)
+    os.environ["GBINET_KERNELS"] = "plain"
+    figures["plain float32"] = measure(lambda: model(*inputs), device, max(3, arguments.repeat // 3))
+    os.environ["GBINET_KERNELS"] = "fast"
+    if device.type == "cuda":
+        figures["published, H200"] = PUBLISHED
+    report("inference", figures, arguments.out)
+    if arguments.profile:
+        profile(lambda: engine(*inputs))
+
+
+def profile(run: Callable[[], object]) -> None:
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as torch_profile
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    with torch_profile(activities=activities) as trace:
+        run()
+    key = "cuda_time_total" if torch.cuda.is_available() else "cpu_time_total"
+    print(trace.key_averages().table(sort_by=key, row_limit=40, max_name_column_width=60))
+
+
+if __name__ == "__main__":
+    main()
