@@ -114,8 +114,8 @@ class Optimiser:
         if worst >= BAD_IN_A_ROW:
             raise GBiNetError(
                 f"{int(worst)} batches in a row gave a loss or gradient that is not finite (they did not "
-                "change the weights). Start again from the last weights with a smaller --learning-rate or with "
-                "--precision float32; if it happens in the first steps, look at the data"
+                "change the weights). Start again from the last weights with a smaller --learning-rate or "
+                "with --precision float32; if it happens in the first steps, look at the data"
             )
         return result
 

@@ -153,15 +153,17 @@ class Trainer:
                 raise InputError("this source of samples has no epochs: give total_steps or total_minutes")
             return progress.step / (config.epochs * self.stream.steps_per_epoch)
         seconds = self.seconds_before + self.elapsed
-        return self.processes.from_main(seconds / (60 * (minutes or config.minutes)), self.device)
+        whole = 60 * minutes if minutes else self.seconds_before + self.limit
+        return self.processes.from_main(seconds / whole, self.device)
+
+    @property
+    def limit(self) -> float:
+        """Seconds after which this command stops training, so that its validation and checkpoint end in time."""
+        whole = 60 * self.config.minutes
+        return whole - min(self.validation_seconds + MARGIN_SECONDS, 0.2 * whole)
 
     def time_is_up(self) -> bool:
-        """Whether this command must stop now to end in time, its last validation and checkpoint included."""
-        if self.config.minutes:
-            reserve = self.validation_seconds + MARGIN_SECONDS
-            late = self.elapsed + min(reserve, 0.2 * 60 * self.config.minutes) >= 60 * self.config.minutes
-        else:
-            late = False
+        late = self.config.minutes > 0 and self.elapsed >= self.limit
         return self.processes.any(late or self.stop_requested, self.device)
 
     # ---- the loop ------------------------------------------------------------------------------------------

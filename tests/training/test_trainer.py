@@ -1,0 +1,162 @@
+"""The loop: stopping and going on, bad batches, learning."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from plane_scenes import PlaneSource
+
+from gbinet.data.batch import Batch
+from gbinet.errors import GBiNetError, InputError, WeightsError
+from gbinet.model.gbinet import GBiNet
+from gbinet.training.config import TrainConfig
+from gbinet.training.distributed import Processes
+from gbinet.training.samples import SourceStream, Stream
+from gbinet.training.trainer import Report, train
+
+
+def stream_of(source: PlaneSource, batch_size: int = 2) -> Stream:
+    return SourceStream(source, batch_size, Processes())
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return GBiNet.from_pretrained(path).state_dict()
+
+
+def log(out: Path, kind: str) -> list[dict[str, object]]:
+    lines = [json.loads(text) for text in (out / "log.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["event"] == kind]
+
+
+@pytest.mark.parametrize("mode", ["per-stage", "shared-encoder"])
+def test_a_stopped_and_resumed_run_equals_an_unbroken_one(
+    planes: PlaneSource, tiny: TrainConfig, tmp_path: Path, mode: str
+):
+    config = replace(tiny, update=mode, readout_weight=0.1, warmup_steps=3)  # type: ignore[arg-type]
+    validation = [planes.batch(500, 1)]
+    train(config, tmp_path / "a", stream=stream_of(planes), validation=validation)
+
+    def interrupt(report: Report) -> None:
+        if report.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    out = tmp_path / "b"
+    first = train(config, out, stream=stream_of(planes), validation=validation, report=interrupt)
+    assert first.progress.step == 2
+    assert not first.finished
+    torch.rand(7)  # something else used the random numbers meanwhile
+    second = train(config, out, resume=True, stream=stream_of(planes), validation=validation)
+    assert second.finished
+    assert second.progress.samples == 8
+    for name in ("last.safetensors", "state-00000004/weights.safetensors"):
+        a, b = weights(tmp_path / "a" / name), weights(out / name)
+        assert all(torch.equal(a[k], b[k]) for k in a), name
+
+
+class BrokenStream:
+    """Planes whose images are not finite in some steps."""
+
+    steps_per_epoch = 0
+
+    def __init__(self, source: PlaneSource, bad: set[int]) -> None:
+        self.source, self.bad = source, bad
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        step = first_step
+        while True:
+            batch = self.source.batch(step, 2)
+            if step in self.bad:
+                batch = replace(batch, images=torch.full_like(batch.images, torch.nan))
+            yield batch
+            step += 1
+
+
+@pytest.mark.parametrize("mode", ["per-stage", "accumulate", "shared-encoder"])
+def test_a_bad_batch_is_skipped_and_counted(
+    planes: PlaneSource, tiny: TrainConfig, tmp_path: Path, mode: str
+):
+    config = replace(tiny, update=mode, ema=0.0, learning_rate=1e-3)  # type: ignore[arg-type]
+    result = train(config, tmp_path, stream=BrokenStream(planes, {1, 3}), validation=[])
+    assert result.progress.skipped == 2
+    assert log(tmp_path, "train")[-1]["skipped"] == 2
+    assert all(bool(torch.isfinite(v).all()) for v in weights(tmp_path / "last.safetensors").values())
+
+
+def test_three_bad_batches_in_a_row_stop_the_run(planes: PlaneSource, tiny: TrainConfig, tmp_path: Path):
+    config = replace(tiny, total_steps=8, log_every=4)
+    with pytest.raises(GBiNetError, match="3 batches in a row"):
+        train(config, tmp_path, stream=BrokenStream(planes, {1, 2, 3}), validation=[])
+
+
+def test_the_loss_halves_in_a_minute(tiny: TrainConfig, tmp_path: Path):
+    """Stage 1 and 2 on a few planes, on one core: quick enough for every run of the tests."""
+    config = replace(
+        tiny, stages=2, total_steps=60, learning_rate=4e-3, log_every=10, ema=0.9, clip=10.0, final_rate=0.1
+    )
+    source = PlaneSource(scenes=2)
+    train(config, tmp_path, stream=stream_of(source), validation=[source.batch(0, 1)])
+    losses = [line["loss"] for line in log(tmp_path, "train")]
+    assert losses[-1] < losses[0] / 2, losses  # type: ignore[operator]
+    scores = [line["valid_share"] for line in log(tmp_path, "validation")]
+    assert scores[-1]["2"] > 0.8  # type: ignore[index]
+
+
+def test_a_run_is_not_overwritten_and_keeps_its_options(planes: PlaneSource, tiny: TrainConfig, tmp_path: Path):
+    config = replace(tiny, total_steps=1)
+    train(config, tmp_path, stream=stream_of(planes), validation=[])
+    with pytest.raises(InputError, match="--resume"):
+        train(config, tmp_path, stream=stream_of(planes), validation=[])
+    with pytest.raises(InputError, match="learning_rate"):
+        other = replace(config, learning_rate=0.5)
+        train(other, tmp_path, resume=True, stream=stream_of(planes), validation=[])
+    with pytest.raises(InputError, match="no checkpoint"):
+        train(config, tmp_path / "empty", resume=True, stream=stream_of(planes), validation=[])
+
+
+def test_minutes_stop_the_run_in_time(planes: PlaneSource, tiny: TrainConfig, tmp_path: Path):
+    config = replace(tiny, total_steps=100_000, minutes=0.05)  # 3 seconds
+    result = train(config, tmp_path, stream=stream_of(planes), validation=[])
+    assert not result.finished
+    assert 0 < result.progress.seconds < 6
+    assert (tmp_path / "last.safetensors").is_file()
+
+
+def test_best_weights_stay_when_later_ones_are_worse(planes: PlaneSource, tiny: TrainConfig, tmp_path: Path):
+    """With a huge learning rate the start is the best."""
+    config = replace(tiny, total_steps=2, learning_rate=0.5, ema=0.0)
+    train(replace(config, total_steps=1, learning_rate=1e-9), tmp_path / "a", stream=stream_of(planes))
+    start = tmp_path / "a" / "last.safetensors"
+    samples = [planes.batch(0, 1)]
+    result = train(replace(config, init=start), tmp_path / "b", stream=stream_of(planes), validation=samples)
+    best = tmp_path / "b" / "best.safetensors"
+    assert (result.progress.best_step == 0) == torch.equal(
+        weights(best)["regularisers.0.logit.weight"], weights(start)["regularisers.0.logit.weight"]
+    )
+    assert result.progress.best == max(line["score"] for line in log(tmp_path / "b", "validation"))
+
+
+def test_weights_of_another_configuration_with_the_same_tensors_start_a_run(
+    planes: PlaneSource, tiny: TrainConfig, tmp_path: Path
+):
+    path = GBiNet("gbinet").save(tmp_path / "four.safetensors")
+    config = replace(tiny, first_bins=16, init=path, total_steps=1, learning_rate=1e-12, ema=0.0)
+    train(config, tmp_path / "run", stream=stream_of(planes), validation=[])
+    trained = GBiNet.from_pretrained(tmp_path / "run" / "last.safetensors")
+    assert trained.config.first_bins == 16
+    a, b = weights(path), trained.state_dict()
+    assert all(torch.allclose(a[k], b[k]) for k, _ in trained.named_parameters())
+
+
+def test_weights_that_do_not_fit_are_refused(planes: PlaneSource, tiny: TrainConfig, tmp_path: Path):
+    from gbinet.model.config import GBiNetConfig
+
+    path = GBiNet(GBiNetConfig(regulariser_width=16)).save(tmp_path / "wide.safetensors")
+    with pytest.raises(WeightsError, match=r"wide\.safetensors"):
+        train(replace(tiny, init=path), tmp_path / "run", stream=stream_of(planes), validation=[])
