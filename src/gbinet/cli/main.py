@@ -8,7 +8,9 @@ import sys
 
 # Verb -> what it does. Each lives in gbinet/cli/<verb>.py as a typed function `run`, from which tyro derives
 # the flags. Heavy imports happen inside these modules, so that `gbinet --help` answers at once.
-VERBS: dict[str, str] = {}
+VERBS: dict[str, str] = {
+    "convert": "scenes, depth maps and clouds from one format to another",
+}
 
 
 def usage() -> str:

@@ -15,6 +15,7 @@ A stored value times `scale` is the depth. Unknown depth is 0; NaN, infinite and
 
 from __future__ import annotations
 
+import glob
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,6 +93,19 @@ def write_depth(
     else:
         _handler(_WRITERS, path)(path, values)
     return path
+
+
+def find_depth_file(folder: str | Path, name: str) -> Path | None:
+    """The depth map of a view in a folder: `NAME.npz` and so on, or COLMAP's `NAME.jpg.geometric.bin`."""
+    folder = Path(folder)
+    for suffix in _READERS:
+        if (folder / f"{name}{suffix}").is_file():
+            return folder / f"{name}{suffix}"
+    pattern = f"{glob.escape(name)}.*.{{}}.bin"
+    for kind in ("geometric", "photometric"):
+        for path in sorted(folder.glob(pattern.format(kind))):
+            return path
+    return None
 
 
 # ---- helpers ----------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def write_dmap(
     normals = depth_map.normals().cpu() @ camera.cam_from_world[:3, :3].float().T  # camera frame
     contents = _HAS_DEPTH | _HAS_NORMAL | (_HAS_CONFIDENCE if depth_map.confidence is not None else 0)
     height, width = depth.shape
-    K = _shift_principal_point(camera.K, -1)
+    K = opencv_intrinsics(camera.K)
     numbers = [
         *K.flatten().tolist(),
         *camera.cam_from_world[:3, :3].flatten().tolist(),
@@ -122,13 +122,14 @@ def _camera(path: Path, numbers: tuple[float, ...], width: int, height: int) -> 
     pose[:3, :3] = rotation
     pose[:3, 3] = -rotation @ centre
     try:
-        K = _shift_principal_point(values[:9].reshape(3, 3), +1)
+        K = opencv_intrinsics(values[:9].reshape(3, 3), back=True)
         return Camera(K, pose, width, height).check()
     except InputError as error:
         raise FormatError(path, str(error)) from error
 
 
-def _shift_principal_point(K: torch.Tensor, direction: int) -> torch.Tensor:
+def opencv_intrinsics(K: torch.Tensor, back: bool = False) -> torch.Tensor:
+    """K for pixel coordinates that are 0 at the centre of the first pixel, or back from there."""
     shifted = K.clone()
-    shifted[:2, 2] += direction * pixel_centres(1, 1, dtype=K.dtype)[0, 0]
+    shifted[:2, 2] += (1 if back else -1) * pixel_centres(1, 1, dtype=K.dtype)[0, 0]
     return shifted

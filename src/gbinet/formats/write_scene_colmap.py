@@ -100,7 +100,7 @@ def _build(views: tuple[View, ...], image_names: list[str], points: SparsePoints
     rows: list[tuple[list[float], list[int], list[tuple[int, int]]]] = []
     if points is not None:
         rgb = points.rgb.tolist() if points.rgb is not None else [[128, 128, 128]] * len(points.xyz)
-        tracks = _tracks(points)
+        tracks = tracks_of(points)
         pixels = _project(views, points, tracks)
         for index, (xyz, colour, track) in enumerate(zip(points.xyz.tolist(), rgb, tracks, strict=True)):
             elements = []
@@ -112,7 +112,8 @@ def _build(views: tuple[View, ...], image_names: list[str], points: SparsePoints
     return _Model(views, image_names, camera_ids, observations, rows)
 
 
-def _tracks(points: SparsePoints) -> list[list[int]]:
+def tracks_of(points: SparsePoints) -> list[list[int]]:
+    """Per point the views that see it."""
     if points.view_index is None or points.track_start is None:
         return [[] for _ in points.xyz]
     starts, flat = points.track_start.tolist(), points.view_index.tolist()

@@ -1,0 +1,132 @@
+"""`gbinet convert`: scenes, depth maps and point clouds from one format to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from gbinet.depthmap import DepthMap
+from gbinet.errors import InputError, SceneError
+from gbinet.scene import DepthRange, Scene, View
+
+Kind = Literal["mvsnet", "colmap", "colmap-text", "colmap-dense", "nerfstudio", "openmvs"]
+
+
+def run(
+    source: tyro.conf.Positional[Path],
+    target: tyro.conf.Positional[Path],
+    to: Kind | None = None,
+    depth: Path | None = None,
+    cloud: Path | None = None,
+    depth_range: tuple[float, float] | None = None,
+    masks: Path | None = None,
+    scale_in: Annotated[float, tyro.conf.arg(metavar="FACTOR")] = 1.0,
+    scale_out: Annotated[float, tyro.conf.arg(metavar="FACTOR")] = 1.0,
+    overwrite: bool = False,
+) -> None:
+    """Convert a scene folder, one depth map, or one point cloud.
+
+    Args:
+        source: A scene folder (COLMAP, MVSNet, nerfstudio, RGB-D, ...), a depth file or a .ply file.
+        target: The folder or file to write; for files the suffix says the format.
+        to: Format of the scene that is written. colmap-dense is a workspace for COLMAP's stereo_fusion.
+        depth: Folder of depth maps named like the views (or what `gbinet reconstruct` wrote); without it,
+            depth that the scene itself has is taken along.
+        cloud: Point cloud to hand to nerfstudio instead of the sparse points.
+        depth_range: NEAR FAR for every view, instead of what the scene says.
+        masks: Folder of masks, where it is not beside the images.
+        scale_in: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
+        scale_out: The same for a depth file that is written.
+        overwrite: Write into a folder that is not empty.
+    """
+    if source.is_dir():
+        _convert_scene(source, target, to, depth, cloud, depth_range, masks, scale_in, overwrite)
+    elif source.suffix.lower() == ".ply":
+        from gbinet.formats.ply import read_ply, write_ply
+
+        if target.suffix.lower() != ".ply":
+            raise InputError(f"a point cloud is written as .ply, not '{target.suffix}'")
+        points = read_ply(source)
+        write_ply(target, points)
+        print(f"{len(points):,} points in {target}")
+    else:
+        from gbinet.formats.depth_files import read_confidence, read_depth, write_depth
+
+        values = read_depth(source, scale_in)
+        write_depth(target, values, read_confidence(source), scale_out)
+        print(f"depth map of {values.shape[1]}x{values.shape[0]} in {target}")
+
+
+def _convert_scene(
+    source: Path,
+    target: Path,
+    to: Kind | None,
+    depth: Path | None,
+    cloud: Path | None,
+    depth_range: tuple[float, float] | None,
+    masks: Path | None,
+    scale_in: float,
+    overwrite: bool,
+) -> None:
+    from gbinet.data.load import load_scene
+    from gbinet.formats.ply import read_ply
+    from gbinet.formats.write_scene import write_scene
+    from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
+
+    if to is None:
+        raise InputError(f"{source} is a scene: say what to write, e.g. --to nerfstudio")
+    if target.resolve() == source.resolve():
+        raise InputError("source and target are the same folder")
+    if target.is_dir() and any(target.iterdir()) and not overwrite:
+        raise InputError(f"{target} is not empty; choose another folder, or add --overwrite")
+    if cloud is not None and to != "nerfstudio":
+        raise InputError(f"--cloud is for nerfstudio; {to} has no place for it")
+    if depth is not None and to in ("colmap", "colmap-text"):
+        raise InputError("a sparse COLMAP model has no place for depth maps; write colmap-dense")
+    scene = load_scene(
+        source, depth_range=None if depth_range is None else DepthRange(*depth_range), masks=masks
+    )
+    for warning in scene.warnings:
+        print(f"note: {warning}")
+    found = _depth_files(scene, depth, scale_in)
+    if to == "colmap-dense" and not found:
+        raise SceneError(f"{source} has no depth maps; give their folder with --depth")
+    depth_maps = _read_all(found)
+    if to == "nerfstudio":
+        write_nerfstudio(scene, target, depth_maps, None if cloud is None else read_ply(cloud))
+    else:
+        write_scene(scene, target, to, depth_maps)
+    print(f"{len(scene.views)} views ({scene.kind} -> {to}), {len(found)} depth maps, in {target}")
+
+
+def _depth_files(scene: Scene, folder: Path | None, scale: float) -> list[tuple[View, Path, float]]:
+    """The depth file of each view that has one, with its scale."""
+    from gbinet.formats.depth_files import find_depth_file
+
+    if folder is None:
+        return [
+            (view, view.depth_path, view.depth_scale) for view in scene.views if view.depth_path is not None
+        ]
+    places = [
+        folder / "depth",
+        folder / "stereo" / "depth_maps",
+        folder,
+    ]  # what we and COLMAP write, or plain
+    place = next(p for p in places if p.is_dir() or p == folder)
+    files = [(view, find_depth_file(place, view.name)) for view in scene.views]
+    found = [(view, path, scale) for view, path in files if path is not None]
+    if not found:
+        raise SceneError(f"{place}: no depth map is named like a view, e.g. {scene.views[0].name}.npz")
+    return found
+
+
+def _read_all(files: list[tuple[View, Path, float]]) -> Iterator[tuple[View, DepthMap]]:
+    from rich.progress import track
+
+    from gbinet.formats.depth_files import read_depth_map
+
+    for view, path, scale in track(files, "depth maps", transient=True, disable=not files):
+        yield view, read_depth_map(path, view.camera, scale)
