@@ -14,9 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from gbinet.camera import Camera
 from gbinet.scene import DepthRange
+
+pytest_plugins = ["ball_scene"]  # tests/ball_scene.py: the fixture of the same name
 
 # The same examples in every run, and no time limit on one: a failure is always the change that was made.
 hypothesis.settings.register_profile("gbinet", deadline=None, derandomize=True)
@@ -95,32 +98,32 @@ def make_tiny_scene() -> Callable[..., TinyScene]:
 
 
 class LiveMemory(TorchDispatchMode):
-    """Counts bytes of all storages that are alive, as operations make them and Python drops them."""
+    """Counts the bytes of all tensors that operations made inside and Python has not dropped yet."""
 
     def __init__(self) -> None:
         super().__init__()
         self.live = 0
         self.peak = 0
-        self._seen: set[int] = set()
+        self._counted: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for value in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(value, Tensor):
-                self._count(value)
+        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        for made in tree_leaves(result):
+            if isinstance(made, Tensor) and made.untyped_storage()._cdata not in given:  # no view of an input
+                self._count(made.untyped_storage())
         return result
 
-    def _count(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
+    def _count(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
-        if key not in self._seen:
-            self._seen.add(key)
+        if key not in self._counted:
+            self._counted.add(key)
             self.live += size
             self.peak = max(self.peak, self.live)
-            weakref.finalize(storage, self._forget, key, size)
+            weakref.finalize(storage, self._drop, key, size)
 
-    def _forget(self, key: int, size: int) -> None:
-        self._seen.discard(key)
+    def _drop(self, key: int, size: int) -> None:
+        self._counted.discard(key)
         self.live -= size
 
 

@@ -2,8 +2,8 @@
 
     python tests/model/formula_network.py      writes formula_network.safetensors beside this file
 
-It was written when the network agreed with the published one (tests/model/test_parity.py with ../shared), and it
-keeps that agreement tested where ../shared is absent. Write it anew only after the same agreement was seen.
+It was written when the network agreed with the published one (test_parity.py, ../shared), and it keeps that
+agreement tested where ../shared is absent. Write it anew only after the same agreement was seen.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 from gbinet.errors import InputError
 from gbinet.model.encoder import SCALES
 from gbinet.model.search import SearchGrid
 
+Encoder = Literal["deformable", "plain"]
 Readout = Literal["centre", "expectation"]
 
 
@@ -21,7 +22,7 @@ class GBiNetConfig:
     inverse_depth: bool = False  # bins equal in 1/depth instead of depth
     stages: int = 8  # stages searched by default
     scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = 1/8 .. 3 = full; later stages: the last
-    encoder: Literal["deformable", "plain"] = "deformable"  # output convolutions of the encoder
+    encoder: Encoder = "deformable"  # output convolutions of the encoder
     encoder_width: int = 8  # channels at full size; doubled at each coarser scale
     groups: tuple[int, ...] = (8, 8, 8, 4)  # groups of the correlation per scale, coarse to fine
     regulariser_width: int = 8  # channels of the 3D U-Net at its top level
@@ -32,6 +33,8 @@ class GBiNetConfig:
         for name in ("stages", "confidence_stages", "encoder_width", "regulariser_width"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.encoder not in get_args(Encoder) or self.readout not in get_args(Readout):
+            raise InputError(f"unknown encoder '{self.encoder}' or readout '{self.readout}'")
         self.grid.cells(self.stages)  # raises on impossible bins and on more stages than numbers can tell
         steps = [b - a for a, b in zip(self.scale_of_stage, self.scale_of_stage[1:], strict=False)]
         in_range = all(0 <= s < len(SCALES) for s in self.scale_of_stage)

@@ -63,8 +63,9 @@ def fuse_views(
     for source, matrix, offset in zip(sources, matrices.unbind(1), offsets.unbind(1), strict=True):
         volume = warp_correlation(reference, source, matrix, offset, hypotheses, groups)
         weight = view_weight(volume)  # float32: half precision could underflow to zero
-        term = volume * weight
-        weighted_sum = term if weighted_sum is None else weighted_sum + term
+        weighted_sum = (
+            volume * weight if weighted_sum is None else torch.addcmul(weighted_sum, volume, weight)
+        )
         weight_sum = weight if weight_sum is None else weight_sum + weight
     assert weighted_sum is not None and weight_sum is not None  # two views or more
     return torch.div(weighted_sum, weight_sum).to(reference.dtype)

@@ -125,7 +125,7 @@ class GBiNet(nn.Module):
 
         `resume` goes on from a search with fewer stages (or from a piece of one: tiles).
         """
-        stages = stages or self.config.stages
+        stages = self.config.stages if stages is None else stages
         readout = readout or self.config.readout
         full = _reference_size(features[-1])
         counted = min(stages, self.config.confidence_stages)
@@ -221,10 +221,9 @@ def _check_shapes(images: Tensor, cameras: Camera, layout: str) -> None:
     axes = layout.count(",") + 1
     if images.dim() != axes or images.shape[-3] != 3:
         raise InputError(f"images must be {layout}, got {list(images.shape)}")
-    if images.shape[-4] < 2:
-        raise InputError(
-            f"depth needs at least 2 views of the same place: a reference and a source, got {images.shape[-4]}"
-        )
+    views = images.shape[-4]
+    if views < 2:
+        raise InputError(f"depth needs at least 2 views of one place: a reference and a source, got {views}")
     if cameras.batch_shape != images.shape[:-3]:
         raise InputError(
             f"images are {list(images.shape[:-3])} views but cameras are {list(cameras.batch_shape)}"
