@@ -108,7 +108,9 @@ def test_the_loss_halves_in_a_minute(tiny: TrainConfig, tmp_path: Path):
     assert scores[-1]["2"] > 0.8  # type: ignore[index]
 
 
-def test_a_run_is_not_overwritten_and_keeps_its_options(planes: PlaneSource, tiny: TrainConfig, tmp_path: Path):
+def test_a_run_is_not_overwritten_and_keeps_its_options(
+    planes: PlaneSource, tiny: TrainConfig, tmp_path: Path
+):
     config = replace(tiny, total_steps=1)
     train(config, tmp_path, stream=stream_of(planes), validation=[])
     with pytest.raises(InputError, match="--resume"):

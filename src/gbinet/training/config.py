@@ -73,7 +73,6 @@ class TrainConfig:
     checkpoint_minutes: float = 5.0  # between two checkpoints
     validate_minutes: float = 5.0  # between two validations; 0 = only at the start and at the end
     validation_scenes: int = 4  # samples of the validation set; 0 = no validation
-    validation_folder: Path | None = None  # validation samples from here instead of rendered ones
     tensorboard: bool = True  # curves and pictures, where tensorboard is installed
 
     def __post_init__(self) -> None:
@@ -141,7 +140,6 @@ FREE_ON_RESUME = (
     "checkpoint_minutes",
     "validate_minutes",
     "validation_scenes",
-    "validation_folder",
     "tensorboard",
 )
 

@@ -15,8 +15,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from gbinet.data.batch import Batch, collate
-from gbinet.data.dataset import MVSDataset
+from gbinet.data.dataset import MVSDataset, SampleConfig
+from gbinet.data.transforms import ColourJitter
 from gbinet.errors import InputError
+from gbinet.scene import Scene
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 
@@ -91,8 +93,11 @@ class DatasetStream:
         return [shuffled[first : first + size] for first in firsts]
 
 
+# ---- the samples that a configuration names ----------------------------------------------------------------
+
+
 def open_stream(config: TrainConfig, processes: Processes, device: torch.device) -> Stream:
-    """The samples that a configuration names."""
+    """Training samples."""
     if config.source == "rendered":
         from gbinet.render.source import RenderConfig, RenderedSource
 
@@ -106,14 +111,28 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
             dtu_like=config.dtu_like,
             samples_per_scene=config.samples_per_scene,
         )
-        return SourceStream(RenderedSource(render, device), config.batch_size, processes)
-    raise InputError("not there")
+        source = RenderedSource(render, device)
+        if source.library is not None and device.type == "cuda":
+            source.library.preload()  # reading one by one would make the GPU wait in the first minutes
+        return SourceStream(source, config.batch_size, processes)
+    dataset = MVSDataset(_scenes(config, "train"), _sample_config(config, training=True))
+    return DatasetStream(dataset, config.batch_size, processes, config.seed, config.workers)
 
 
 def validation_batches(config: TrainConfig, device: torch.device) -> Sequence[Batch]:
-    """The samples that weights are chosen by; none if the configuration says so."""
-    if not config.validation_scenes:
+    """The samples that weights are chosen by, one per batch; none if the configuration says so."""
+    count = config.validation_scenes
+    if not count:
         return []
+    if config.source == "rendered":
+        return _rendered_validation(config, device)
+    dataset = MVSDataset(_scenes(config, "val"), _sample_config(config, training=False))
+    chosen = [i * len(dataset) // count for i in range(min(count, len(dataset)))]
+    return [_in_units_like_dtu(dataset[i]) for i in chosen]
+
+
+def _rendered_validation(config: TrainConfig, device: torch.device) -> Sequence[Batch]:
+    """Objects and textures that are never trained on, at the size and range of DTU's tests."""
     from gbinet.render.assets import AssetLibrary
     from gbinet.render.source import RenderConfig, RenderedSource
 
@@ -128,3 +147,39 @@ def validation_batches(config: TrainConfig, device: torch.device) -> Sequence[Ba
         batch = source.batch(index, 1)
         samples.append(replace(batch, depth_range=batch.depth_range.new_tensor([[425.0, 935.0]])).to("cpu"))
     return samples
+
+
+def _scenes(config: TrainConfig, split: str) -> Sequence[Scene]:
+    from gbinet.data import blendedmvs, dtu
+
+    if config.data is None:
+        raise InputError(f"where is the data set {config.source}? Give its folder with --data")
+    if config.source == "dtu":
+        # Validation looks at one lighting: the others show the same depths.
+        return dtu.load_set(config.data, split) if split == "train" else dtu.load_set(config.data, split, [3])
+    return blendedmvs.load_set(config.data, split)
+
+
+def _sample_config(config: TrainConfig, training: bool) -> SampleConfig:
+    size = (config.width, config.height)
+    sample = SampleConfig(config.views, random_sources=config.robust and training, seed=config.seed)
+    if config.source == "blendedmvs":
+        strength = 0.2 if training else 0.0
+        return replace(sample, resize=size, jitter=ColourJitter(brightness=strength, contrast=strength))
+    if config.crops:
+        # The published crops are cut from the same window that whole images are trained in.
+        return replace(sample, centre_crop=(1280, 1024), random_crop=size if training else None)
+    return replace(sample, centre_crop=size)
+
+
+def _in_units_like_dtu(batch: Batch) -> Batch:
+    """In a unit in which the range is 510 wide, as DTU's is: thresholds then mean the same everywhere."""
+    factor = 510 / (batch.depth_range[:, 1] - batch.depth_range[:, 0])  # [B]
+    pose = batch.cameras.cam_from_world.clone()
+    pose[..., :3, 3] *= factor[:, None, None]
+    return replace(
+        batch,
+        cameras=replace(batch.cameras, cam_from_world=pose),
+        depth_range=batch.depth_range * factor[:, None],
+        depth=batch.depth * factor[:, None, None],
+    )

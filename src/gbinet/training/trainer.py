@@ -158,7 +158,7 @@ class Trainer:
 
     @property
     def limit(self) -> float:
-        """Seconds after which this command stops training, so that its validation and checkpoint end in time."""
+        """Seconds after which this command stops training, so that validation and checkpoint end in time."""
         whole = 60 * self.config.minutes
         return whole - min(self.validation_seconds + MARGIN_SECONDS, 0.2 * whole)
 
