@@ -221,7 +221,9 @@ def range_from_depths(depths: Tensor) -> DepthRange | None:
     if len(depths) == 0:
         return None
     depths = depths[:: max(1, len(depths) // 1_000_000)]
-    low, high = torch.quantile(depths, torch.tensor([_LOW, _HIGH], dtype=torch.float64)).tolist()
+    # Outwards, never between two depths: a few far-apart points must not lose their ends.
+    low = float(torch.quantile(depths, _LOW, interpolation="lower"))
+    high = float(torch.quantile(depths, _HIGH, interpolation="higher"))
     if len(depths) < _FEW:
         return DepthRange(0.75 * low, 1.25 * high)
     margin = _MARGIN * (high - low)

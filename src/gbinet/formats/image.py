@@ -141,6 +141,8 @@ def _orientation(image: Image.Image) -> int:
     """EXIF orientation, 1 if there is none. Must not decode pixels: Pillow's getexif does for some PNGs."""
     if image.format == "PNG" and "exif" not in image.info:
         return 1
+    if image.format == "TIFF":
+        return 1  # Pillow turns these upright itself, size included
     try:
         value = image.getexif().get(_ORIENTATION_TAG, 1)
         return int(value) if value in range(1, 9) else 1

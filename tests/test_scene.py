@@ -1,0 +1,153 @@
+"""Ranking of source views and depth ranges: laws, and the obvious slow twin."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gbinet.camera import Camera
+from gbinet.errors import InputError
+from gbinet.scene import (
+    DepthRange,
+    SparsePoints,
+    range_from_depths,
+    ranges_from_cameras,
+    ranges_from_points,
+    rank_by_geometry,
+    rank_by_tracks,
+)
+
+
+def look_at(centre: torch.Tensor, target: torch.Tensor, width: int = 200, height: int = 150) -> Camera:
+    forward = torch.nn.functional.normalize(target - centre, dim=0)
+    up = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
+    right = torch.nn.functional.normalize(torch.linalg.cross(up, forward), dim=0)
+    pose = torch.eye(4, dtype=torch.float64)
+    pose[:3, :3] = torch.stack([right, torch.linalg.cross(forward, right), forward])
+    pose[:3, 3] = -pose[:3, :3] @ centre
+    K = torch.tensor([[180.0, 0, width / 2], [0, 180, height / 2], [0, 0, 1]], dtype=torch.float64)
+    return Camera(K, pose, width, height)
+
+
+def ring(count: int, degrees: float, radius: float = 4.0) -> list[Camera]:
+    """Cameras on an arc around the origin, `degrees` apart, all looking at it."""
+    angles = [math.radians(degrees * i) for i in range(count)]
+    centres = [torch.tensor([radius * math.sin(a), 0.0, -radius * math.cos(a)]).double() for a in angles]
+    return [look_at(centre, torch.zeros(3, dtype=torch.float64)) for centre in centres]
+
+
+def tracks(seen_by: list[list[int]], seed: int = 0) -> SparsePoints:
+    generator = torch.Generator().manual_seed(seed)
+    xyz = torch.randn(len(seen_by), 3, generator=generator, dtype=torch.float64) * 0.5
+    starts = [0]
+    for views in seen_by:
+        starts.append(starts[-1] + len(views))
+    flat = [v for views in seen_by for v in views]
+    return SparsePoints(
+        xyz, None, torch.tensor(flat, dtype=torch.int64), torch.tensor(starts, dtype=torch.int64)
+    )
+
+
+def slow_scores(
+    cameras: list[Camera], points: SparsePoints, seen_by: list[list[int]]
+) -> dict[tuple[int, int], float]:
+    """MVSNet's double loop, as written in its paper's code."""
+    scores: dict[tuple[int, int], float] = {}
+    for point, views in zip(points.xyz, seen_by, strict=True):
+        for a in set(views):
+            for b in set(views) - {a}:
+                first, second = cameras[a].centre - point, cameras[b].centre - point
+                cosine = float(first @ second / first.norm() / second.norm())
+                angle = math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
+                sigma = 1.0 if angle <= 5 else 10.0
+                value = math.exp(-((angle - 5) ** 2) / (2 * sigma**2))
+                scores[a, b] = scores.get((a, b), 0.0) + value
+    return scores
+
+
+@settings(max_examples=25)
+@given(st.lists(st.lists(st.integers(0, 5), max_size=7), min_size=1, max_size=30), st.integers(0, 5))
+def test_ranking_by_tracks_equals_the_double_loop(seen_by: list[list[int]], seed: int) -> None:
+    cameras = ring(6, 3.0)
+    points = tracks(seen_by, seed)
+    expected = slow_scores(cameras, points, seen_by)
+    ranked = rank_by_tracks(cameras, points, max_sources=5)
+    for view, sources in enumerate(ranked):
+        found = {source.index: source.score for source in sources}
+        assert view not in found
+        assert found == pytest.approx({b: s for (a, b), s in expected.items() if a == view and s > 0})
+        assert [s.score for s in sources] == sorted((s.score for s in sources), reverse=True)
+
+
+def test_ranking_by_tracks_needs_tracks() -> None:
+    with pytest.raises(InputError, match="observe"):
+        rank_by_tracks(ring(2, 5), SparsePoints(torch.zeros(1, 3)))
+
+
+def test_ranking_by_geometry_prefers_five_degrees() -> None:
+    cameras = ring(20, 1.0)
+    ranges = [DepthRange(3.0, 5.0)] * 20
+    sources = rank_by_geometry(cameras, ranges, max_sources=4)[10]
+    # 5 degrees at the middle depth; the far points see less, so slightly more is best over all.
+    assert {abs(s.index - 10) for s in sources[:2]} <= {5, 6, 7}
+    assert 10 not in {s.index for s in sources}
+
+
+def test_ranking_by_geometry_leaves_out_cameras_that_look_away() -> None:
+    cameras = ring(3, 5.0)
+    away = look_at(cameras[1].centre, cameras[1].centre * 2)
+    ranked = rank_by_geometry([*cameras, away], [DepthRange(3.0, 5.0)] * 4)
+    assert all(3 not in {s.index for s in sources} for sources in ranked[:3])
+    assert ranked[3] == ()
+
+
+@given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=200), st.floats(0.01, 100))
+def test_range_holds_nearly_all_depths_and_scales_with_them(depths: list[float], scale: float) -> None:
+    values = torch.tensor(depths, dtype=torch.float64)
+    found = range_from_depths(values)
+    assert found is not None
+    inside = ((values >= found.near) & (values <= found.far)).double().mean()
+    assert inside >= 0.97
+    scaled = range_from_depths(values * scale)
+    assert scaled is not None
+    assert (scaled.near, scaled.far) == pytest.approx((found.near * scale, found.far * scale), rel=1e-9)
+
+
+def test_range_ignores_outliers_and_impossible_depths() -> None:
+    good = torch.linspace(2, 4, 1000, dtype=torch.float64)
+    bad = torch.tensor([-5.0, 0.0, math.nan, math.inf, 1e6, 1e-6], dtype=torch.float64)
+    found = range_from_depths(torch.cat([good, bad]))
+    assert found is not None and 1.0 < found.near < 2 and 4 < found.far < 5
+    assert range_from_depths(bad[:4]) is None
+
+
+def test_ranges_from_points_with_and_without_tracks() -> None:
+    cameras = ring(3, 10.0)
+    xyz = torch.rand(300, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
+    every = tracks([[0, 1, 2]] * 300)
+    with_tracks = ranges_from_points(cameras, SparsePoints(xyz, None, every.view_index, every.track_start))
+    without = ranges_from_points(cameras, SparsePoints(xyz))
+    for a, b in zip(with_tracks, without, strict=True):
+        assert a is not None and a == b and 2.5 < a.near < 4 < a.far < 5.5
+    # A view that sees nothing has no range.
+    two = tracks([[0, 1]] * 300)
+    assert ranges_from_points(cameras, two)[2] is None
+
+
+@given(st.floats(0.01, 1000))
+def test_guess_from_cameras_holds_the_thing_they_look_at(radius: float) -> None:
+    for found in ranges_from_cameras(ring(12, 15.0, radius)):
+        assert found.near < 0.8 * radius and 1.25 * radius < found.far
+
+
+def test_guess_from_cameras_side_by_side_or_alone() -> None:
+    shift = torch.tensor([0.3, 0, 0], dtype=torch.float64)
+    ahead = torch.tensor([0.0, 0, 5], dtype=torch.float64)
+    row = [look_at(i * shift, i * shift + ahead) for i in range(5)]
+    assert all(r.near < 3 < 10 < r.far for r in ranges_from_cameras(row))
+    assert len(ranges_from_cameras(row[:1])) == 1
+    assert len(ranges_from_cameras([row[0]] * 3)) == 3  # all in one place
