@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gbinet import kernels
 from gbinet.camera import Camera, pixel_centres
 
 EMPTY = torch.iinfo(torch.int64).max  # key of a pixel that sees nothing
@@ -31,11 +32,10 @@ def visible_keys(
     plain: bool = False,
 ) -> Tensor:
     """Key of the nearest triangle at every pixel centre, [V, H, W] int64; EMPTY where there is none."""
-    if vertices.is_cuda and not plain:
-        from gbinet.kernels import rasterise as twin
+    if kernels.usable(vertices) and not plain:
+        from gbinet.kernels import rasterise as fast
 
-        if twin.available():
-            return twin.visible_keys(vertices, faces, cameras)
+        return fast.visible_keys(vertices, faces, cameras)
     return torch.stack([_one_view(vertices, faces, cameras[v]) for v in range(cameras.K.shape[0])])
 
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gbinet import kernels
 from gbinet.camera import Camera
 from gbinet.render import stage
 from gbinet.render.rasterise import face_index, ray_terms, transform, visible_keys
@@ -86,11 +87,10 @@ def render_colour(scene: RenderScene, cameras: Camera) -> Tensor:
     fine = cameras.resized(cameras.width * SUPERSAMPLING, cameras.height * SUPERSAMPLING)
     fine = fine.to(dtype=torch.float32)
     keys = visible_keys(scene.vertices, scene.faces, fine)
-    if keys.is_cuda:
-        from gbinet.kernels import shade as twin
+    if kernels.usable(keys):
+        from gbinet.kernels import shade as fast_twin
 
-        if twin.available():
-            return twin.render_colour(scene, fine, keys, SUPERSAMPLING)
+        return fast_twin.averaged_colour(scene, fine, keys, SUPERSAMPLING)
     colour = shade(scene, fine, face_index(keys))  # [V, 2H, 2W, 3]
     return F.avg_pool2d(colour.permute(0, 3, 1, 2), SUPERSAMPLING)
 
