@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import RADIUS, SceneMaker, true_depth
+from ball_scene import RADIUS, SceneMaker, true_depth
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image

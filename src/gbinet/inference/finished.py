@@ -1,0 +1,94 @@
+"""Settings beside results: finished depth maps are kept, and never mixed with those of other settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gbinet.errors import GBiNetError
+from gbinet.formats.atomic import atomic_path
+from gbinet.scene import Scene
+
+if TYPE_CHECKING:
+    from gbinet.inference.predictor import DepthConfig
+
+FILE = "settings.json"
+_NO_EFFECT = ("device", "max_memory", "cache_memory")  # settings that do not change the depth
+
+
+class Finished:
+    """The settings of the depth maps in a folder."""
+
+    def __init__(self, folder: Path, scene: Scene, model: torch.nn.Module, config: DepthConfig) -> None:
+        self.folder = folder
+        values = {k: v for k, v in asdict(config).items() if k not in _NO_EFFECT}
+        values["weights"] = fingerprint_model(model)
+        values["photos and cameras"] = fingerprint_scene(scene)
+        self.settings: dict[str, Any] = json.loads(json.dumps(values))
+
+    def check(self, overwrite: bool) -> None:
+        """Compare with the settings that are stored; store ours in a new folder."""
+        path = self.folder / FILE
+        stored = _read(path)
+        if stored == self.settings:
+            return
+        if stored is not None or any(self.folder.glob("**/*.npz")):
+            if not overwrite:
+                raise GBiNetError(self._difference(stored))
+            for old in self.folder.glob("**/*.npz"):
+                old.unlink()
+        with atomic_path(path) as temporary:
+            temporary.write_text(json.dumps(self.settings, indent=2) + "\n")
+
+    def _difference(self, stored: dict[str, Any] | None) -> str:
+        if stored is None:
+            what = "whose settings are not known"
+        else:
+            keys = [k for k in self.settings if stored.get(k) != self.settings[k]]
+            changes = [_change(k, stored.get(k), self.settings[k]) for k in keys]
+            what = f"made with other settings ({', '.join(changes)})"
+        return (
+            f"{self.folder} holds depth maps {what}; "
+            "choose another output folder, or --overwrite to replace them"
+        )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text())
+    except OSError:
+        return None  # not there, or out of reach: then writing will say so
+    except ValueError:
+        return {}  # garbled: equal to nothing
+    return content if isinstance(content, dict) else {}
+
+
+def _change(key: str, old: object, new: object) -> str:
+    if key in ("weights", "photos and cameras"):
+        return f"other {key}"
+    return f"{key} {old} there, {new} now"
+
+
+def fingerprint_model(model: torch.nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def fingerprint_scene(scene: Scene) -> str:
+    """Changes with every camera, range, neighbour and with the size of every photo."""
+    digest = hashlib.sha256()
+    for view in scene.views:
+        numbers = [view.camera.K, view.camera.cam_from_world]
+        digest.update(b"".join(n.double().cpu().contiguous().numpy().tobytes() for n in numbers))
+        sources = [s.index for s in view.sources]
+        size = view.image_path.stat().st_size if view.image_path.exists() else 0
+        digest.update(repr((view.name, view.camera.width, view.depth_range, sources, size)).encode())
+    return digest.hexdigest()[:16]

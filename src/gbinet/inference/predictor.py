@@ -1,0 +1,325 @@
+"""Depth maps of a whole scene: every view in turn as reference, each image read and encoded once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gbinet.camera import Camera
+from gbinet.depthmap import DepthMap
+from gbinet.errors import GBiNetError, InputError, SceneError
+from gbinet.formats.depth_files import read_depth_map, write_depth
+from gbinet.formats.image import read_image
+from gbinet.inference import tiles
+from gbinet.inference.device import Precision, is_out_of_memory, pick_device, pick_precision
+from gbinet.inference.feature_cache import FeatureCache
+from gbinet.inference.finished import Finished
+from gbinet.model.gbinet import GBiNet
+from gbinet.scene import DepthRange, Scene, visiting_order
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+Progress = Callable[[int, int, str], None]  # done, total, what
+
+# Working memory per pixel in float32, from measured peaks; half of it in half precision.
+_SEARCH_BYTES = 1100
+_FEATURE_BYTES = 4 * (8 + 16 / 4 + 32 / 16 + 64 / 64)
+
+
+@dataclass(frozen=True)
+class DepthConfig:
+    """How depth maps are computed. What changes the result is stored beside them."""
+
+    max_size: int = (
+        1152  # longer side of the images in px; larger ones are resized, smaller ones never enlarged
+    )
+    views: int = 5  # N: images per depth map, the reference included
+    depth_range: DepthRange | None = None  # for all views, instead of each view's own
+    stages: int | None = None  # search stages; None = what the weights were trained for
+    precision: Precision = "auto"  # auto = float16 on CUDA, float32 elsewhere
+    device: str = "auto"  # auto = CUDA, then MPS, then CPU
+    max_memory: float | None = None  # GiB on the computing device; images are tiled to stay below
+    cache_memory: float = 4.0  # GiB of features kept for reuse (on the GPU if they fit there, else in RAM)
+
+    def __post_init__(self) -> None:
+        if self.max_size < 64:
+            raise InputError(f"max_size must be at least 64 px, got {self.max_size}")
+        if self.views < 2:
+            raise InputError(f"views must be at least 2 (a reference and a source), got {self.views}")
+        if self.max_memory is not None and not self.max_memory > 0:
+            raise InputError(f"max_memory must be positive (GiB), got {self.max_memory}")
+
+
+@dataclass
+class DepthRun:
+    """What happened while the depth maps were made."""
+
+    computed: list[str] = field(default_factory=list)  # names of views
+    kept: list[str] = field(default_factory=list)  # finished in an earlier run
+    failed: dict[str, str] = field(default_factory=dict)  # name -> why there is no depth map
+    warnings: list[str] = field(default_factory=list)
+    encoded: int = 0  # images encoded
+    encoded_again: int = 0  # of these, a second time because the cache was too small
+    tile: int | None = None  # px, if images were cut
+    seconds: float = 0.0
+    network_seconds: float = 0.0  # of these, inside the network
+    device: str = ""
+    precision: str = ""
+
+
+class DepthFolder:
+    """The depth maps of a scene in a folder, `<folder>/<view name>.npz`: what fusion reads."""
+
+    def __init__(self, scene: Scene, folder: Path) -> None:
+        self.scene = scene
+        self.folder = folder
+
+    def path(self, index: int) -> Path:
+        return self.folder / f"{self.scene.views[index].name}.npz"
+
+    def load(self, index: int) -> DepthMap | None:
+        path = self.path(index)
+        return read_depth_map(path, self.scene.views[index].camera) if path.exists() else None
+
+
+def estimate_depths(
+    scene: Scene,
+    model: GBiNet,
+    out: Path,
+    config: DepthConfig | None = None,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> DepthRun:
+    """Write a depth map for every view to `out`; finished ones with the same settings are kept.
+
+    A view that cannot be done (broken image, no neighbour) is reported and left out. Depth maps of other
+    settings in the same folder are an error unless `overwrite`.
+    """
+    config = config or DepthConfig()
+    if len(scene.views) < 2:
+        raise SceneError(f"{scene.root}: depth needs at least 2 photos, this scene has {len(scene.views)}")
+    finished = Finished(out, scene, model, config)
+    finished.check(overwrite)
+    worker = _Worker(scene, model, config, DepthFolder(scene, out))
+    return worker.run(progress)
+
+
+class _Worker:
+    """One pass over a scene: the state that reading, encoding, searching and writing share."""
+
+    def __init__(self, scene: Scene, model: GBiNet, config: DepthConfig, folder: DepthFolder) -> None:
+        self.scene, self.config, self.folder = scene, config, folder
+        self.device = pick_device(config.device)
+        self.dtype = pick_precision(config.precision, self.device)
+        self.model = _ready(model, self.device, self.dtype)
+        self.result = DepthRun(device=str(self.device), precision=str(self.dtype).removeprefix("torch."))
+        self.tile = self._first_tile()
+        self.result.tile = self.tile
+        storage = self._cache_storage()
+        self.cache = FeatureCache(self._encode, int(config.cache_memory * 2**30), storage, self.device)
+        self.images: dict[int, Future[Tensor]] = {}  # being read ahead
+        self.broken: dict[int, str] = {}  # views whose image cannot be read
+        self.reader = ThreadPoolExecutor(2, "read")
+        self.writer = ThreadPoolExecutor(1, "write")
+
+    # ---- the loop ----
+
+    def run(self, progress: Progress | None) -> DepthRun:
+        began = time.perf_counter()
+        sources = [[s.index for s in view.sources] for view in self.scene.views]
+        order = visiting_order([s[: self.config.views - 1] for s in sources])
+        todo = [i for i in order if not self.folder.path(i).exists()]
+        self.result.kept = [self.scene.views[i].name for i in order if self.folder.path(i).exists()]
+        done = len(order) - len(todo)
+        writes: list[Future[Path]] = []
+        try:
+            for position, index in enumerate(todo):
+                following = todo[position + 1] if position + 1 < len(todo) else index
+                for view in (index, *sources[index][: self.config.views - 1], following):
+                    self._read_ahead(view)
+                depth_map = self._one(index)
+                done += 1
+                if depth_map is not None:
+                    writes.append(self.writer.submit(self._write, index, depth_map))
+                while len(writes) > 4 or (writes and writes[0].done()):
+                    writes.pop(0).result()  # raises what writing raised
+                if progress:
+                    progress(done, len(order), self.scene.views[index].name)
+            for write in writes:
+                write.result()
+        finally:
+            # Maps that are ready are still written, reading is given up.
+            self.reader.shutdown(cancel_futures=True)
+            self.writer.shutdown()
+        self._sum_up(time.perf_counter() - began)
+        return self.result
+
+    def _one(self, index: int) -> DepthMap | None:
+        """The depth map of a view, or None and an entry in `failed`."""
+        view = self.scene.views[index]
+        near_far = self.config.depth_range or view.depth_range
+        if near_far is None:
+            self.result.failed[view.name] = "its depth range is unknown: give one (near and far)"
+            return None
+        if not view.sources:
+            self.result.failed[view.name] = "no other photo shows enough of the same surface"
+            return None
+        features: list[tiles.Features] = []
+        cameras: list[Camera] = []
+        for candidate in (index, *(s.index for s in view.sources)):
+            if len(features) == self.config.views:
+                break
+            found = self._features(candidate)
+            if found is not None:
+                features.append(found)
+                cameras.append(self._camera(candidate))
+            elif candidate == index:
+                self.result.failed[view.name] = self.broken[index]
+                return None
+        if len(features) < 2:
+            self.result.failed[view.name] = "none of its neighbours can be read"
+            return None
+        return self._search(features, cameras, near_far)
+
+    # ---- steps ----
+
+    def _camera(self, index: int) -> Camera:
+        camera = self.scene.views[index].camera
+        factor = min(1.0, self.config.max_size / max(camera.width, camera.height))
+        width, height = round(camera.width * factor), round(camera.height * factor)
+        return camera.resized(max(8, width), max(8, height))
+
+    def _read(self, index: int) -> Tensor:
+        """[3, H, W] in [0, 1] on the CPU, at the working size."""
+        view, camera = self.scene.views[index], self._camera(index)
+        pixels = read_image(view.image_path)
+        if pixels.shape[:2] != (view.camera.height, view.camera.width):
+            raise SceneError(
+                f"{view.image_path}: is {pixels.shape[1]}x{pixels.shape[0]}, "
+                f"its camera says {view.camera.width}x{view.camera.height}"
+            )
+        resized = Image.fromarray(pixels).resize((camera.width, camera.height), Image.Resampling.BOX)
+        return torch.from_numpy(np.array(resized)).permute(2, 0, 1) / 255
+
+    def _read_ahead(self, index: int) -> None:
+        if index not in self.cache and index not in self.images and index not in self.broken:
+            self.images[index] = self.reader.submit(self._read, index)
+
+    def _features(self, index: int) -> tiles.Features | None:
+        """Features of a view, or None if its image is broken."""
+        if index in self.broken:
+            return None
+        try:
+            return self.cache.get(index)
+        except (GBiNetError, OSError) as error:
+            self.broken[index] = str(error)
+            log.warning("%s; the view is left out", error)
+            return None
+
+    def _encode(self, index: int) -> tiles.Features:
+        self._read_ahead(index)
+        image = self.images.pop(index).result().to(self.device, self.dtype)
+        return self._within_memory(lambda tile: tiles.encode(self.model, image, tile))
+
+    def _search(
+        self, features: list[tiles.Features], cameras: list[Camera], near_far: DepthRange
+    ) -> DepthMap:
+        bounds = torch.tensor([near_far.near, near_far.far], device=self.device)
+        depth, confidence = self._within_memory(
+            lambda tile: tiles.search(self.model, features, cameras, bounds, tile, self.config.stages)
+        )
+        return DepthMap(depth.cpu(), cameras[0], confidence.cpu())
+
+    def _write(self, index: int, depth_map: DepthMap) -> Path:
+        path = write_depth(self.folder.path(index), depth_map.depth, depth_map.confidence)
+        self.result.computed.append(self.scene.views[index].name)
+        return path
+
+    # ---- memory ----
+
+    @torch.inference_mode()
+    def _within_memory(self, compute: Callable[[int | None], T]) -> T:
+        """Run a network call; if memory runs out, halve the tile and try again."""
+        while True:
+            began = time.perf_counter()
+            try:
+                result = compute(self.tile)
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize(self.device)
+                self.result.network_seconds += time.perf_counter() - began
+                return result
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            self._shrink_tile()
+
+    def _shrink_tile(self) -> None:
+        largest = max(
+            max(self._camera(i).width, self._camera(i).height) for i in range(len(self.scene.views))
+        )
+        smaller = _round_tile((self.tile or largest) / 2)
+        if self.tile is not None and smaller >= self.tile:
+            raise GBiNetError(
+                f"not enough memory on {self.device} even for tiles of {self.tile} px: "
+                "use smaller images (max_size) or fewer views"
+            )
+        self.tile = self.result.tile = smaller
+        self.result.warnings.append(
+            f"ran out of memory on {self.device}: going on with tiles of {smaller} px"
+        )
+        log.warning(self.result.warnings[-1])
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _first_tile(self) -> int | None:
+        """The largest tile that max_memory allows; None where whole images fit."""
+        if self.config.max_memory is None:
+            return None
+        half = self.dtype.itemsize / 4
+        cameras = [self._camera(i) for i in range(len(self.scene.views))]
+        pixels = max(c.width * c.height for c in cameras)
+        features = pixels * _FEATURE_BYTES * half * self.config.views
+        room = self.config.max_memory * 2**30 - features
+        if room > pixels * _SEARCH_BYTES * half:
+            return None
+        side = (max(room, 0) / (_SEARCH_BYTES * half)) ** 0.5
+        tile = _round_tile(side - 2 * tiles.OVERLAP)
+        self.result.warnings.append(f"images are cut into tiles of {tile} px to stay below max_memory")
+        return tile
+
+    def _cache_storage(self) -> torch.device:
+        """The GPU if it has three times the cache free and no limit was asked for, else ordinary memory."""
+        if self.device.type != "cuda" or self.config.max_memory is not None:
+            return torch.device("cpu")
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return self.device if free > 3 * self.config.cache_memory * 2**30 else torch.device("cpu")
+
+    def _sum_up(self, seconds: float) -> None:
+        self.result.seconds = seconds
+        self.result.encoded = sum(self.cache.encoded.values())
+        self.result.encoded_again = self.result.encoded - len(self.cache.encoded)
+        if len(self.result.failed) == len(self.scene.views):
+            name, reason = next(iter(self.result.failed.items()))
+            raise SceneError(f"{self.scene.root}: no view could be done; {name}: {reason}")
+
+
+def _round_tile(side: float) -> int:
+    return max(tiles.SMALLEST, int(side) // tiles.ALIGNMENT * tiles.ALIGNMENT)
+
+
+def _ready(model: GBiNet, device: torch.device, dtype: torch.dtype) -> GBiNet:
+    """The fast twin of a plain network; others with the same methods are taken as they are."""
+    from gbinet.inference.engine import Engine
+
+    return Engine(model, device, dtype) if type(model) is GBiNet else model

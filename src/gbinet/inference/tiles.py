@@ -1,0 +1,163 @@
+"""Images too large for the memory: encode and search them piece by piece.
+
+Pieces begin at multiples of 64 pixels, where every strided convolution of the network has the same phase as
+in the whole image, and overlap. Away from the borders of a piece the result is that of the whole image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gbinet.camera import Camera
+from gbinet.errors import InputError
+from gbinet.model.encoder import SCALES
+from gbinet.model.gbinet import GBiNet, SearchResult
+
+ALIGNMENT = 64  # px: coarsest features (8) times the strides of the regulariser (8)
+OVERLAP = 128  # px on each side of a piece that are computed and thrown away
+SMALLEST = 128  # px: tiles do not get smaller than this
+
+Features = tuple[Tensor, ...]  # of one view, coarse to fine: [C_s, h_s, w_s]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One piece along one axis: [start, stop) is computed, [keep_start, keep_stop) of it is kept."""
+
+    start: int
+    stop: int
+    keep_start: int
+    keep_stop: int
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def kept(self) -> slice:
+        """The kept part, in the whole image."""
+        return slice(self.keep_start, self.keep_stop)
+
+    @property
+    def inner(self) -> slice:
+        """The kept part, in the piece."""
+        return slice(self.keep_start - self.start, self.keep_stop - self.start)
+
+
+def spans(length: int, tile: int, overlap: int = OVERLAP) -> list[Span]:
+    """Cover [0, length) with pieces whose kept parts are at most `tile` long and partition it."""
+    if tile < ALIGNMENT or tile % ALIGNMENT or overlap % ALIGNMENT:
+        raise InputError(f"tile and overlap must be multiples of {ALIGNMENT}, got {tile} and {overlap}")
+    pieces = []
+    for start in range(0, length, tile):
+        stop = min(start + tile, length)
+        pieces.append(Span(max(0, start - overlap), min(length, stop + overlap), start, stop))
+    return pieces
+
+
+def encode(model: GBiNet, image: Tensor, tile: int | None) -> Features:
+    """Features of one image [3, H, W], computed in pieces if `tile` is given."""
+    if tile is None:
+        return tuple(f[0, 0] for f in model.encode(image[None, None]))
+    height, width = image.shape[-2:]
+    whole: list[Tensor] | None = None
+    for rows in spans(height, tile):
+        for columns in spans(width, tile):
+            window = image[:, rows.start : rows.stop, columns.start : columns.stop]
+            parts = [f[0, 0] for f in model.encode(window[None, None])]
+            if whole is None:
+                whole = [_like(p, s, height, width) for p, s in zip(parts, SCALES, strict=True)]
+            for target, part, scale in zip(whole, parts, SCALES, strict=True):
+                _paste(target, part, scale, rows, columns)
+    assert whole is not None
+    return tuple(whole)
+
+
+def search(
+    model: GBiNet,
+    features: Sequence[Features],  # per view, reference first
+    cameras: Sequence[Camera],  # per view, single; their sizes may differ
+    depth_range: Tensor,  # [2]
+    tile: int | None,
+    stages: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Depth and confidence of the reference, [H, W] each, in pieces if `tile` is given.
+
+    The stages at 1/8 and 1/4 of the size see far but need little memory: they always run on the whole image,
+    and only the stages at 1/2 and full size run in pieces.
+    """
+    maps = [tuple(m[None] for m in of_scale) for of_scale in zip(*features, strict=True)]  # [1, C, h, w]
+    ranges = depth_range[None]
+    stages = stages or model.config.stages
+    coarse_stages = sum(model.config.scale_index(n) < 2 for n in range(1, stages + 1))
+    batch = _batch(cameras, depth_range.device)
+    if tile is None or coarse_stages == 0:
+        result = model.search(maps, batch, ranges, stages=stages)
+        return result.depth[0].float(), result.confidence[0].float()
+    coarse = model.search(maps, batch, ranges, stages=coarse_stages)
+    height, width = batch.height, batch.width
+    depth, confidence = torch.empty_like(coarse.depth[0]), torch.empty_like(coarse.confidence[0])
+    for rows in spans(height, tile):
+        for columns in spans(width, tile):
+            piece = [
+                (_crop(m[0], s, batch, rows, columns), *m[1:]) for m, s in zip(maps, SCALES, strict=True)
+            ]
+            camera = cameras[0].cropped(columns.start, rows.start, columns.length, rows.length)
+            result = model.search(
+                piece,
+                _batch([camera, *cameras[1:]], depth_range.device),
+                ranges,
+                stages=stages,
+                resume=_crop_result(coarse, batch, rows, columns),
+            )
+            depth[rows.kept, columns.kept] = result.depth[0, rows.inner, columns.inner]
+            confidence[rows.kept, columns.kept] = result.confidence[0, rows.inner, columns.inner]
+    return depth, confidence
+
+
+def _crop_result(whole: SearchResult, camera: Camera, rows: Span, columns: Span) -> SearchResult:
+    """The part of an unfinished search that belongs to a piece of the reference."""
+    assert whole.state is not None
+    cell = whole.state.cell  # [1, h, w]
+    scale = round(-(-camera.height // SCALES[0]) * SCALES[0] / cell.shape[-2])
+    return replace(
+        whole,
+        confidence=whole.confidence[:, rows.start : rows.stop, columns.start : columns.stop],
+        state=replace(whole.state, cell=_crop(cell, scale, camera, rows, columns)),
+    )
+
+
+def _batch(cameras: Sequence[Camera], device: torch.device) -> Camera:
+    """[1, V] cameras in the reference's frame, with its image size (the network needs no other)."""
+    relative = [c.to("cpu", torch.float64).relative_to(cameras[0].to("cpu", torch.float64)) for c in cameras]
+    K, pose = torch.stack([c.K for c in relative]), torch.stack([c.cam_from_world for c in relative])
+    return Camera(K[None], pose[None], cameras[0].width, cameras[0].height).to(device, torch.float32)
+
+
+def _like(part: Tensor, scale: int, height: int, width: int) -> Tensor:
+    """Room for the features of the whole image, at the scale of a piece's."""
+    rows, columns = -(-height // SCALES[0]) * SCALES[0], -(-width // SCALES[0]) * SCALES[0]  # as encode pads
+    return part.new_empty(part.shape[0], rows // scale, columns // scale)
+
+
+def _paste(target: Tensor, part: Tensor, scale: int, rows: Span, columns: Span) -> None:
+    """Copy the kept part of a piece's features to their place; the last piece brings the padding too."""
+    top, left = rows.keep_start // scale, columns.keep_start // scale
+    from_top, from_left = top - rows.start // scale, left - columns.start // scale
+    bottom = target.shape[-2] if rows.keep_stop == rows.stop else rows.keep_stop // scale
+    right = target.shape[-1] if columns.keep_stop == columns.stop else columns.keep_stop // scale
+    kept = part[:, from_top : from_top + bottom - top, from_left : from_left + right - left]
+    target[:, top:bottom, left:right] = kept
+
+
+def _crop(maps: Tensor, scale: int, camera: Camera, rows: Span, columns: Span) -> Tensor:
+    """Maps [..., h, w] of a piece of the image; a piece at the right or lower border keeps the padding."""
+    bottom = maps.shape[-2] if rows.stop == camera.height else rows.stop // scale
+    right = maps.shape[-1] if columns.stop == camera.width else columns.stop // scale
+    piece = maps[..., rows.start // scale : bottom, columns.start // scale : right]
+    # Channels last where there are channels: what the fused kernels read.
+    return piece.contiguous(memory_format=torch.channels_last) if piece.dim() == 4 else piece
