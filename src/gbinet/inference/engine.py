@@ -8,10 +8,12 @@ from torch import Tensor, nn
 from gbinet import kernels
 from gbinet.camera import Camera
 from gbinet.inference.fold import fold_batch_norms
+from gbinet.inference.fused import FusedPyramid, FusedRegulariser
 from gbinet.model.cost_volume import Maps, ViewWeight, views_of
 from gbinet.model.encoder import SCALES
 from gbinet.model.gbinet import Features, GBiNet
 from gbinet.model.layers import ConvBlock3d
+from gbinet.model.regulariser import Regulariser
 from gbinet.model.search import SearchState
 from gbinet.model.warp import sources_from_reference
 
@@ -25,8 +27,8 @@ class Engine(GBiNet):
         device = torch.device(device)
         dtype = dtype or (torch.float16 if device.type == "cuda" else torch.float32)
         folded = fold_batch_norms(model)
-        self.encoder = folded.encoder
-        self.regularisers = folded.regularisers
+        self.encoder = FusedPyramid(folded.encoder)  # type: ignore[assignment]  # the same call
+        self.regularisers = nn.ModuleList(_fuse(r) for r in folded.regularisers)
         self.view_weights = folded.view_weights
         self.packed_view_weights = [_pack(v, device, dtype) for v in folded.view_weights]
         self.to(device, dtype).eval()
@@ -59,6 +61,11 @@ class Engine(GBiNet):
         packed = self.packed_view_weights[scale]
         groups = self.config.groups[scale]
         return fused_cost_volume(reference, sources, matrices, offsets, state, packed, groups)
+
+
+def _fuse(regulariser: nn.Module) -> FusedRegulariser:
+    assert isinstance(regulariser, Regulariser)
+    return FusedRegulariser(regulariser)
 
 
 @torch.no_grad()
