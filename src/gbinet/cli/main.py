@@ -7,8 +7,11 @@ import logging
 import sys
 
 # Verb -> what it does. Each lives in gbinet/cli/<verb>.py as a typed function `run`, from which tyro derives
-# the flags. Heavy imports happen inside these modules, so that `gbinet --help` answers at once.
+# the flags, or as a dict of such functions (`gbinet evaluate dtu`). Heavy imports happen inside these
+# modules, so that `gbinet --help` answers at once.
 VERBS: dict[str, str] = {
+    "train": "train the network on rendered scenes or on a data set",
+    "evaluate": "scores of depth maps and clouds: depth, cloud, dtu, tanks, eth3d",
     "convert": "scenes, depth maps and clouds from one format to another",
 }
 
@@ -54,7 +57,8 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
     )
     try:
         module = importlib.import_module(f"gbinet.cli.{verb}")
-        tyro.cli(module.run, args=arguments, prog=f"gbinet {verb}", description=VERBS[verb])
+        parse = tyro.extras.subcommand_cli_from_dict if isinstance(module.run, dict) else tyro.cli
+        parse(module.run, args=arguments, prog=f"gbinet {verb}", description=VERBS[verb])
     except GBiNetError as error:
         if debug:
             raise

@@ -1,0 +1,245 @@
+"""`gbinet evaluate depth|cloud|dtu|tanks|eth3d`: scores from files, as JSON, Markdown, plots and clouds."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import tyro
+
+from gbinet.cli.evaluate_common import Device, finish, pick
+from gbinet.cli.evaluate_depth import depth
+from gbinet.cli.evaluate_tanks import tanks, tanks_upload
+from gbinet.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from gbinet.evaluation.dtu import DTUProtocol, DTUScore
+
+
+def cloud(
+    prediction: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTION")],
+    truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
+    out: Path | None = None,
+    thresholds: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 5.0),
+    max_distance: float = math.inf,
+    thinning: float | None = None,
+    unit: str = "mm",
+    seed: int = 0,
+    device: Device = "auto",
+) -> None:
+    """A cloud against the true one: accuracy, completeness, precision, recall and F-score.
+
+    Args:
+        prediction: PLY file.
+        truth: PLY file, in the same frame and unit.
+        out: Where the results go; default `evaluation` beside the prediction.
+        thresholds: Distances for precision, recall and F-score; plots use the largest as their end.
+        max_distance: Larger distances do not count in the means (DTU: 20).
+        thinning: First thin the prediction to this spacing, so that its density does not count (DTU: 0.2).
+        unit: Name of the unit, for the labels.
+        seed: Of the random order of thinning.
+        device: Where to compute.
+    """
+    from gbinet.evaluation.cloud import compare_clouds, load_points, score_cloud
+    from gbinet.evaluation.report import Report, plot_fscore, plot_histogram, provenance, save_error_cloud
+
+    with progress_bar(prediction.stem) as progress:
+        distances = compare_clouds(
+            load_points(prediction),
+            load_points(truth),
+            thinning=thinning,
+            max_distance=max(max_distance, *thresholds),
+            seed=seed,
+            device=pick(device),
+            progress=progress,
+        )
+    score = score_cloud(distances, thresholds, max_distance)
+    out = out or prediction.parent / "evaluation"
+    largest = max(thresholds)
+    save_error_cloud(out / "accuracy.ply", distances.points, distances.to_truth, largest)
+    save_error_cloud(out / "completeness.ply", distances.truth, distances.to_points, largest)
+    both = {"cloud to truth": distances.to_truth, "truth to cloud": distances.to_points}
+    pictures = [
+        plot_histogram(out / "histogram.png", both, largest, unit, f"{prediction.stem}: distances"),
+        plot_fscore(out / "fscore.png", distances, largest / 5, unit, f"{prediction.stem}: F-score"),
+    ]
+    columns = [f"accuracy [{unit}]", f"completeness [{unit}]", f"overall [{unit}]"]
+    figures = [score.accuracy, score.completeness, score.overall]
+    report = Report(
+        f"{prediction.name} against {truth.name}",
+        ["cloud", *columns, *(f"F at {t:g} {unit} [%]" for t in thresholds)],
+        [[prediction.stem, *figures, *(100 * v for v in score.fscore.values())]],
+        settings={"thinning": thinning, "max_distance": max_distance, "seed": seed, "truth": str(truth)},
+        prediction=provenance(prediction),
+        details={"score": score},
+        pictures=pictures,
+    )
+    finish(out, report)
+
+
+# ---- DTU --------------------------------------------------------------------------------------------------
+
+
+def dtu(
+    clouds: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CLOUDS")],
+    truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
+    out: Path | None = None,
+    scans: tuple[int, ...] = (),
+    pattern: str | None = None,
+    seed: int = 0,
+    device: Device = "auto",
+    clouds_with_errors: bool = True,
+) -> None:
+    """Clouds of DTU scans by the published protocol: accuracy, completeness, overall, in millimetres.
+
+    Finished scans are kept: start again to go on.
+
+    Args:
+        clouds: Folder with a cloud per scan: scan1/cloud.ply, scan1.ply, mvsnet001_l3.ply, ...
+        truth: DTU's folder 'SampleSet/MVS Data', with ObsMask/ and Points/stl/.
+        out: Where the results go; default `<clouds>/evaluation`.
+        scans: Scans to score; default the 22 of the test set.
+        pattern: How your clouds are named, e.g. my{scan:03}.ply.
+        seed: Of the random order of thinning.
+        device: Where to compute.
+        clouds_with_errors: Write clouds coloured by their error.
+    """
+    from gbinet.evaluation.dtu import TEST_SCANS, DTUProtocol, find_cloud, mean_score
+    from gbinet.evaluation.report import Report, provenance
+
+    out = out or clouds / "evaluation"
+    protocol = DTUProtocol(seed=seed)
+    paths = {scan: find_cloud(clouds, scan, pattern) for scan in scans or TEST_SCANS}
+    scores = {
+        scan: _dtu_scan(scan, path, truth, out, protocol, device, clouds_with_errors)
+        for scan, path in paths.items()
+    }
+    rows = [[f"scan{scan}", *asdict(score).values()] for scan, score in scores.items()]
+    rows.append(["mean", *asdict(mean_score(list(scores.values()))).values()])
+    names = [f.name.replace("_", " ") for f in fields(next(iter(scores.values())))]
+    notes = ["Millimetres. The last row is the mean of the scans; its counts are sums."]
+    if set(scores) != set(TEST_SCANS):
+        notes.append(f"These are {len(scores)} scans, not the {len(TEST_SCANS)} of the published test set.")
+    report = Report(
+        "DTU point clouds",
+        ["scan", *names],
+        rows,
+        settings={**asdict(protocol), "truth": str(truth)},
+        prediction=provenance(clouds),
+        notes=notes,
+        details={"clouds": {scan: provenance(path) for scan, path in paths.items()}},
+        pictures=[out / "scans" / f"scan{scan}.png" for scan in scores],
+    )
+    finish(out, report)
+
+
+def _dtu_scan(
+    scan: int, path: Path, truth: Path, out: Path, protocol: DTUProtocol, device: str, clouds: bool
+) -> DTUScore:
+    from gbinet.evaluation.cloud import load_points
+    from gbinet.evaluation.dtu import DTUScore, evaluate_scan, load_reference
+    from gbinet.evaluation.report import plain, plot_histogram, save_error_cloud, write_json
+
+    stored = out / "scans" / f"scan{scan}.json"
+    status = path.stat()
+    key = plain({"cloud": str(path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns})
+    key["protocol"] = plain(protocol)
+    try:
+        known = json.loads(stored.read_text())
+        if known["key"] == key:
+            values: dict[str, Any] = {k: math.nan if v is None else v for k, v in known["score"].items()}
+            return DTUScore(**values)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not there, or not what it should be: computed anew
+    with progress_bar(f"scan {scan}:") as progress:
+        reference = load_reference(truth, scan)
+        score, distances = evaluate_scan(
+            load_points(path), reference, protocol, device=pick(device), progress=progress
+        )
+    both = {"accuracy": distances.to_reference, "completeness": distances.to_points}
+    plot_histogram(out / "scans" / f"scan{scan}.png", both, 2.0, "mm", f"scan {scan}: distances")
+    if clouds:
+        for name, points, errors in (
+            ("accuracy", distances.points, distances.to_reference),
+            ("completeness", distances.reference, distances.to_points),
+        ):
+            save_error_cloud(out / "scans" / f"scan{scan}-{name}.ply", points, errors, 2.0)
+    write_json(stored, {"key": key, "score": score})
+    print(
+        f"scan {scan}: accuracy {score.accuracy:.4f}, completeness {score.completeness:.4f}, "
+        f"overall {score.overall:.4f} mm",
+        flush=True,
+    )
+    return score
+
+
+def eth3d(
+    prediction: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTION")],
+    scans: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SCANS")],
+    out: Path | None = None,
+    tolerances: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    device: Device = "auto",
+) -> None:
+    """ETH3D's accuracy, completeness and F1, averaged over voxels.
+
+    Args:
+        prediction: PLY file, in the frame of the scans, in metres.
+        scans: MeshLab project of the laser scans: dslr_scan_eval/scan_alignment.mlp.
+        out: Where the results go; default `evaluation` beside the prediction.
+        tolerances: In metres.
+        device: Where to compute.
+    """
+    from gbinet.evaluation.cloud import load_points
+    from gbinet.evaluation.eth3d import ETH3DProtocol, evaluate_scene, load_scans
+    from gbinet.evaluation.plots import Curve, plot
+    from gbinet.evaluation.report import Report, provenance, save_error_cloud
+
+    points = load_points(prediction)
+    tolerances = tuple(sorted(tolerances))
+    with progress_bar(prediction.stem) as progress:
+        score, distances = evaluate_scene(
+            points, load_scans(scans), tolerances, device=pick(device), progress=progress
+        )
+    out = out or prediction.parent / "evaluation"
+    # Where no beam tells, the error is not known: grey.
+    known = np.isfinite(distances.to_beam_end) | distances.in_free_space
+    errors = np.where(known, distances.to_beam_end, np.nan)
+    save_error_cloud(out / "accuracy.ply", points, errors, max(tolerances))
+    save_error_cloud(out / "completeness.ply", distances.scan_points, distances.to_points, max(tolerances))
+    at = np.array(tolerances)
+    measures = {"accuracy": score.accuracy, "completeness": score.completeness, "F1": score.f1}
+    curves = [Curve(name, at, np.array([*values.values()])) for name, values in measures.items()]
+    picture = plot(
+        out / "fscore.png",
+        curves,
+        title=f"{prediction.stem}: ETH3D's measures",
+        x_label="tolerance [m]",
+        y_label="share",
+        top=1.0,
+        legend_low=True,
+    )
+    rows = [[t, 100 * score.accuracy[t], 100 * score.completeness[t], 100 * score.f1[t]] for t in tolerances]
+    report = Report(
+        f"{prediction.name}, ETH3D's measures",
+        ["tolerance [m]", "accuracy [%]", "completeness [%]", "F1 [%]"],
+        rows,
+        settings={**asdict(ETH3DProtocol()), "scans": str(scans)},
+        prediction=provenance(prediction),
+        details={"score": score},
+        pictures=[picture],
+    )
+    finish(out, report)
+
+
+run = {
+    "depth": depth,
+    "cloud": cloud,
+    "dtu": dtu,
+    "tanks": tanks,
+    "tanks-upload": tanks_upload,
+    "eth3d": eth3d,
+}

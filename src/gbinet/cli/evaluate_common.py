@@ -1,0 +1,31 @@
+"""What the verbs of `gbinet evaluate` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+if TYPE_CHECKING:
+    from gbinet.evaluation.report import Report
+
+Device = Annotated[str, tyro.conf.arg(help="auto takes a GPU where there is one; or cpu, cuda, cuda:1.")]
+
+
+def pick(name: str) -> str:
+    import torch
+
+    from gbinet.inference.device import pick_device
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return str(pick_device(name))
+
+
+def finish(out: Path, report: Report) -> None:
+    from gbinet.evaluation.report import markdown_table, write_report
+
+    _, markdown = write_report(out, report)
+    print(markdown_table(report.columns, report.rows))
+    print(f"\nJSON, table and plots in {markdown.parent}")

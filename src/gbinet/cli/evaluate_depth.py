@@ -1,0 +1,131 @@
+"""`gbinet evaluate depth`: depth maps against true ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import tyro
+
+from gbinet.cli.evaluate_common import finish
+from gbinet.cli.progress import progress_bar
+from gbinet.errors import SceneError
+
+if TYPE_CHECKING:
+    from gbinet.evaluation.depth import DepthErrors
+    from gbinet.evaluation.depth_scene import SceneDepth
+
+
+def depth(
+    predictions: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTIONS")],
+    truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
+    out: Path | None = None,
+    thresholds: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0),
+    unit: str = "mm",
+    depth_scale: float = 1.0,
+    truth_scale: float = 1.0,
+    maps: bool = True,
+) -> None:
+    """Depth maps against true ones: shares within thresholds, mean, median; without edges; by confidence.
+
+    Args:
+        predictions: What `gbinet depth` or `gbinet reconstruct` wrote, a folder of depth files, or a folder
+            of such folders, one per scene.
+        truth: A scene with true depth, or a folder of depth files of the same names; one per scene likewise.
+        out: Where the results go; default `<predictions>/evaluation`.
+        thresholds: Largest errors, in the unit of the scene.
+        unit: Name of that unit, for the labels.
+        depth_scale: Stored prediction times this is the unit of the scene.
+        truth_scale: The same for the truth.
+        maps: Write a picture of the errors of every view.
+    """
+    from gbinet.evaluation.depth_scene import SUFFIXES, mean_errors
+    from gbinet.evaluation.report import Report, provenance
+
+    def holds_maps(folder: Path) -> bool:
+        return (folder / "depth").is_dir() or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))
+
+    if not predictions.is_dir():
+        raise SceneError(f"{predictions}: there is no such folder of depth maps")
+    names = [""] if holds_maps(predictions) else []
+    names = names or sorted(p.name for p in predictions.iterdir() if p.is_dir() and holds_maps(p))
+    if not names:
+        raise SceneError(
+            f"{predictions}: found no depth maps ({', '.join(SUFFIXES)}), here or one folder below"
+        )
+    out = out or predictions / "evaluation"
+    scores: dict[str, SceneDepth] = {}
+    pictures: list[Path] = []
+    for name in names:
+        label = name or predictions.resolve().name
+        scores[label], made = _depth_scene(
+            label, predictions / name, truth / name, out, thresholds, unit, (depth_scale, truth_scale), maps
+        )
+        pictures += made
+    rows = [_depth_row(label, score.errors) for label, score in scores.items()]
+    rows += [_depth_row(f"{label}, no edges", score.smooth) for label, score in scores.items()]
+    if len(scores) > 1:
+        rows += [_depth_row("mean", mean_errors([s.errors for s in scores.values()]))]
+        rows += [_depth_row("mean, no edges", mean_errors([s.smooth for s in scores.values()]))]
+    for label, score in scores.items():
+        for sure in score.confident:
+            share = [f"{label}, confidence > {sure.above:g}", "", 100 * sure.share]
+            rows.append([*share, *(100 * v for v in sure.within.values()), "", ""])
+    columns = ["scene", "pixels", "% answered", *(f"% <= {t:g} {unit}" for t in thresholds)]
+    report = Report(
+        f"Depth maps of {predictions.resolve().name}",
+        [*columns, f"mean [{unit}]", f"median [{unit}]"],
+        rows,
+        settings={"thresholds": list(thresholds), "unit": unit, "truth": str(truth)},
+        prediction=provenance(predictions),
+        notes=[
+            "Shares are of all pixels with known true depth; one without an answer counts as wrong. "
+            "Rows by confidence: of the pixels above it (their share stands under '% answered')."
+        ],
+        details={"scenes": {label: asdict(score) for label, score in scores.items()}},
+        pictures=pictures,
+    )
+    finish(out, report)
+
+
+def _depth_row(label: str, errors: DepthErrors) -> list[object]:
+    shares = [100 * share for share in errors.within.values()]
+    return [label, errors.pixels, 100 * errors.answered, *shares, errors.mean, errors.median]
+
+
+def _depth_scene(
+    label: str,
+    predictions: Path,
+    truth: Path,
+    out: Path,
+    thresholds: Sequence[float],
+    unit: str,
+    scales: tuple[float, float],
+    maps: bool,
+) -> tuple[SceneDepth, list[Path]]:
+    from gbinet.evaluation.depth_scene import DepthEvaluation, find_pairs, read_pair
+    from gbinet.evaluation.plots import Curve, plot
+    from gbinet.evaluation.report import save_error_map
+
+    pairs = find_pairs(predictions, truth, *scales)
+    evaluation = DepthEvaluation(thresholds)
+    with progress_bar(label) as progress:
+        for done, pair in enumerate(pairs):
+            errors = evaluation.add(pair.name, *read_pair(pair))
+            if maps:
+                path = out / "errors" / label / f"{pair.name}.png"
+                save_error_map(path, errors.numpy(), max(thresholds))
+            progress(done + 1, len(pairs), "views")
+    edges = np.linspace(0, max(thresholds), 101)
+    shares = 100 * evaluation.all.share_by_error(edges)
+    picture = plot(
+        out / f"{label}-histogram.png",
+        [Curve(label, edges, shares)],
+        title=f"{label}: depth errors",
+        x_label=f"error [{unit}]",
+        y_label="% of pixels per bin",
+    )
+    return evaluation.result(), [picture]

@@ -1,0 +1,138 @@
+"""`gbinet evaluate tanks` and `tanks-upload`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+import tyro
+
+from gbinet.cli.evaluate_common import Device, finish, pick
+from gbinet.cli.progress import progress_bar
+from gbinet.errors import SceneError
+
+if TYPE_CHECKING:
+    from gbinet.evaluation.tanks import TanksScore
+
+
+def tanks(
+    clouds: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CLOUDS")],
+    trajectories: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRAJECTORIES")],
+    truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
+    out: Path | None = None,
+    tau: float | None = None,
+    device: Device = "auto",
+) -> None:
+    """Precision, recall and F-score of training scenes of Tanks and Temples, by the published procedure.
+
+    Args:
+        clouds: A PLY file, or a folder with <Scene>.ply or <Scene>/cloud.ply.
+        trajectories: Poses of all images: a .log file or a scene folder; for several scenes a folder of them.
+        truth: The benchmark's folder of the scene (Truck/Truck.ply, .json, ...), or the folder above several.
+        out: Where the results go; default `evaluation` beside the clouds.
+        tau: Threshold in metres, for a scene that is not of the benchmark.
+        device: Where to compute.
+    """
+    from gbinet.evaluation.cloud import load_points
+    from gbinet.evaluation.report import Report, plot_fscore, provenance, save_error_cloud
+    from gbinet.evaluation.tanks import TAU, evaluate_scene, load_reference
+
+    if clouds.is_file():
+        jobs = [(clouds, trajectories, truth)]
+    else:
+        jobs = [
+            (
+                _of_scene(clouds, name, ".ply", "cloud.ply"),
+                _of_scene(trajectories, name, ".log", ""),
+                truth / name,
+            )
+            for name in TAU
+            if (truth / name).is_dir()
+        ]
+    if not jobs:
+        raise SceneError(f"{truth}: found none of {', '.join(TAU)}")
+    out = out or (clouds if clouds.is_dir() else clouds.parent) / "evaluation"
+    scores: list[TanksScore] = []
+    pictures: list[Path] = []
+    for path, trajectory, folder in jobs:
+        reference = load_reference(folder, tau)
+        with progress_bar(reference.name) as progress:
+            score, distances = evaluate_scene(
+                load_points(path), _poses(trajectory), reference, device=pick(device), progress=progress
+            )
+        scores.append(score)
+        name = score.scene
+        save_error_cloud(out / f"{name}-precision.ply", distances.points, distances.to_truth, 3 * score.tau)
+        save_error_cloud(out / f"{name}-recall.ply", distances.truth, distances.to_points, 3 * score.tau)
+        title = f"{name}: F-score {100 * score.fscore:.2f} % at {score.tau:g} m"
+        pictures.append(plot_fscore(out / f"{name}-fscore.png", distances, score.tau, "m", title))
+    rows = [_row(score.scene, [score]) for score in scores]
+    if len(scores) > 1:
+        rows.append(_row("mean", scores))
+    report = Report(
+        "Tanks and Temples, training scenes",
+        ["scene", "precision [%]", "recall [%]", "F-score [%]", "points", "true points"],
+        rows,
+        settings={"truth": str(truth), "tau": {score.scene: score.tau for score in scores}},
+        prediction=provenance(clouds),
+        details={"scores": scores, "clouds": [provenance(path) for path, _, _ in jobs]},
+        pictures=pictures,
+    )
+    finish(out, report)
+
+
+def _row(name: str, scores: list[TanksScore]) -> list[object]:
+    """Means of the shares in percent, sums of the counts."""
+    shares = [(s.precision, s.recall, s.fscore) for s in scores]
+    means = [100 * sum(column) / len(scores) for column in zip(*shares, strict=True)]
+    return [name, *means, sum(s.points for s in scores), sum(s.truth_points for s in scores)]
+
+
+def tanks_upload(
+    clouds: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CLOUDS")],
+    trajectories: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRAJECTORIES")],
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
+    group: Literal["intermediate", "advanced", "both"] = "both",
+) -> None:
+    """Collect clouds and trajectories under the names that the server of Tanks and Temples wants.
+
+    Args:
+        clouds: Folder with <Scene>.ply or <Scene>/cloud.ply.
+        trajectories: Folder with <Scene>.log, or scene folders <Scene>.
+        out: Folder for the upload.
+        group: Which scenes.
+    """
+    import tempfile
+
+    from gbinet.evaluation.tanks import pack_upload
+    from gbinet.formats.tanks import names_of_scenes, write_log
+
+    with tempfile.TemporaryDirectory() as scratch:
+        plys, logs = {}, {}
+        for name in names_of_scenes(group):
+            plys[name] = _of_scene(clouds, name, ".ply", "cloud.ply")
+            logs[name] = _of_scene(trajectories, name, ".log", "")
+            if logs[name].is_dir():
+                logs[name] = write_log(Path(scratch) / f"{name}.log", _poses(logs[name]))
+        written = pack_upload(plys, logs, out, group)
+    print(f"{len(written)} files for the upload in {out}")
+
+
+def _of_scene(folder: Path, name: str, suffix: str, inside: str) -> Path:
+    for path in (folder / f"{name}{suffix}", folder / name / f"{name}{suffix}", folder / name / inside):
+        if path.is_file() or (not inside and path.is_dir()):
+            return path
+    raise SceneError(f"{folder}: found neither {name}{suffix} nor {Path(name, inside)}")
+
+
+def _poses(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """world_from_cam [V, 4, 4] of a .log file or of all views of a scene."""
+    from gbinet.formats.tanks import read_log
+
+    if not path.is_dir():
+        return read_log(path)
+    from gbinet.data.load import load_scene
+
+    views = sorted(load_scene(path).views, key=lambda view: view.name)
+    return np.stack([view.camera.world_from_cam.numpy() for view in views])

@@ -1,0 +1,137 @@
+"""Small plots and error colours, drawn with pillow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from gbinet.formats.atomic import atomic_path
+
+Floats = NDArray[np.floating]
+
+_WIDTH, _HEIGHT = 720, 440
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 24, 46, 60
+_SCALE = 2  # drawn larger and shrunk, for smooth lines
+_INK, _GRID, _PAPER = (40, 44, 52), (225, 228, 232), (255, 255, 255)
+COLOURS = ((31, 99, 178), (214, 96, 32), (46, 140, 87), (140, 70, 160))
+
+# Small error to large: blue, green, yellow, red. Grey: no answer.
+_RAMP = np.array(
+    [[38, 60, 148], [40, 140, 160], [120, 190, 90], [250, 215, 70], [235, 120, 40], [170, 20, 40]]
+)
+NO_ANSWER = (150, 150, 150)
+
+
+def error_colours(errors: Floats, largest: float) -> NDArray[np.uint8]:
+    """Errors [...] -> RGB [..., 3]; `largest` and more has the last colour, NaN is grey."""
+    known = np.isfinite(errors) | np.isposinf(errors)
+    position = np.clip(np.where(known, errors, 0) / largest, 0, 1) * (len(_RAMP) - 1)
+    channels = [np.interp(position, np.arange(len(_RAMP)), _RAMP[:, k]) for k in range(3)]
+    colours: NDArray[np.uint8] = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
+    colours[~known] = NO_ANSWER
+    return colours
+
+
+@dataclass(frozen=True)
+class Curve:
+    label: str
+    x: Floats  # [N]; edges of bars have one more value than y
+    y: Floats  # [N]
+
+
+def plot(
+    path: str | Path,
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    mark: float | None = None,
+    top: float | None = None,
+    legend_low: bool = False,
+) -> Path:
+    """Draw curves; one whose x has one more value than y is drawn as bars between these edges.
+
+    mark        x of a dashed vertical line
+    top         upper end of the y axis, where it is known
+    legend_low  for curves that rise: the legend stands at the lower right
+    """
+    x_ticks = ticks(max(float(curve.x.max()) for curve in curves))
+    y_ticks = ticks(top or max(float(curve.y.max()) for curve in curves))
+    image = Image.new("RGB", (_WIDTH * _SCALE, _HEIGHT * _SCALE), _PAPER)
+    draw = ImageDraw.Draw(image)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = min(max(x / x_ticks[-1], 0), 1) * (_WIDTH - _LEFT - _RIGHT)
+        up = min(max(y / y_ticks[-1], 0), 1) * (_HEIGHT - _TOP - _BOTTOM)
+        return (_LEFT + across) * _SCALE, (_HEIGHT - _BOTTOM - up) * _SCALE
+
+    _draw_axes(draw, place, x_ticks, y_ticks)
+    _text(draw, (_LEFT, 14), title, 17)
+    _text(draw, (_WIDTH / 2, _HEIGHT - 30), x_label, 14, anchor="ma")
+    _text(draw, (_WIDTH - _RIGHT, 18), y_label, 13, anchor="ra")
+    if mark is not None and mark <= x_ticks[-1]:
+        for y in np.arange(0, 1, 0.04) * y_ticks[-1]:
+            draw.line([place(mark, y), place(mark, y + 0.02 * y_ticks[-1])], fill=_INK, width=2)
+    for curve, colour in zip(curves, COLOURS, strict=False):
+        _draw_curve(draw, place, curve, colour)
+    if len(curves) > 1:
+        for row, (curve, colour) in enumerate(zip(curves, COLOURS, strict=False)):
+            y = (_HEIGHT - _BOTTOM - 20 * len(curves) if legend_low else _TOP + 14) + 20 * row
+            box = [v * _SCALE for v in (_WIDTH - 170, y - 5, _WIDTH - 158, y + 5)]
+            draw.rectangle(box, fill=colour)
+            _text(draw, (_WIDTH - 150, y), curve.label, 13, anchor="lm")
+    path = Path(path)
+    with atomic_path(path) as temporary:
+        image.resize((_WIDTH, _HEIGHT), Image.Resampling.LANCZOS).save(temporary)
+    return path
+
+
+def ticks(largest: float) -> list[float]:
+    """Round numbers from 0 to at least `largest`."""
+    if not (math.isfinite(largest) and largest > 0):
+        largest = 1.0
+    power = 10.0 ** math.floor(math.log10(largest / 4))
+    step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power * 6 >= largest)
+    return [step * k for k in range(math.ceil(largest / step * (1 - 1e-9)) + 1)]
+
+
+Place = Callable[[float, float], tuple[float, float]]
+
+
+def _draw_axes(
+    draw: ImageDraw.ImageDraw, place: Place, x_ticks: Sequence[float], y_ticks: Sequence[float]
+) -> None:
+    for x in x_ticks:
+        draw.line([place(x, 0), place(x, y_ticks[-1])], fill=_GRID, width=_SCALE)
+        at = place(x, 0)
+        _text(draw, (at[0] / _SCALE, at[1] / _SCALE + 8), f"{x:.4g}", 12, anchor="ma")
+    for y in y_ticks:
+        draw.line([place(0, y), place(x_ticks[-1], y)], fill=_GRID, width=_SCALE)
+        at = place(0, y)
+        _text(draw, (at[0] / _SCALE - 8, at[1] / _SCALE), f"{y:.4g}", 12, anchor="rm")
+    draw.line([place(0, y_ticks[-1]), place(0, 0), place(x_ticks[-1], 0)], fill=_INK, width=_SCALE)
+
+
+def _draw_curve(draw: ImageDraw.ImageDraw, place: Place, curve: Curve, colour: tuple[int, int, int]) -> None:
+    if len(curve.x) == len(curve.y):
+        points = [place(float(x), float(y)) for x, y in zip(curve.x, curve.y, strict=True)]
+        draw.line(points, fill=colour, width=2 * _SCALE, joint="curve")
+        return
+    outline = []
+    for low, high, y in zip(curve.x[:-1], curve.x[1:], curve.y, strict=True):
+        outline += [place(float(low), float(y)), place(float(high), float(y))]
+    draw.line([place(float(curve.x[0]), 0), *outline, place(float(curve.x[-1]), 0)], fill=colour, width=3)
+
+
+def _text(
+    draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, size: int, anchor: str = "la"
+) -> None:
+    font = ImageFont.load_default(size * _SCALE)
+    draw.text((at[0] * _SCALE, at[1] * _SCALE), text, fill=_INK, font=font, anchor=anchor)

@@ -1,0 +1,193 @@
+"""A score as files: JSON for programs, Markdown for people, plots, coloured clouds; and what was scored."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gbinet.evaluation.cloud import CloudDistances, harmonic_mean, share_below
+from gbinet.evaluation.nearest import Points
+from gbinet.evaluation.plots import Curve, Floats, error_colours, plot
+from gbinet.formats.atomic import atomic_path
+from gbinet.formats.image import write_image
+from gbinet.formats.ply import write_ply
+from gbinet.formats.textfile import read_bounded
+from gbinet.pointcloud import PointCloud
+
+# What other parts of the software leave beside their results: weights, settings, versions, commit.
+RECORDS = ("run.json", "settings.json")
+_BINS = 100
+
+
+@dataclass(frozen=True)
+class Report:
+    """One table and what belongs to it."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]  # one per scan, scene or view; the last may be their mean
+    settings: Mapping[str, object] = field(default_factory=dict)  # of the measurement
+    prediction: Mapping[str, object] = field(default_factory=dict)  # of what is measured: see `provenance`
+    notes: Sequence[str] = ()
+    details: Mapping[str, object] = field(default_factory=dict)  # only in the JSON
+    pictures: Sequence[Path] = ()  # shown in the Markdown
+
+
+def write_report(folder: str | Path, report: Report, name: str = "scores") -> tuple[Path, Path]:
+    """Write `<name>.json` and `<name>.md`."""
+    folder = Path(folder)
+    from gbinet import __version__
+
+    rows = [dict(zip(report.columns, row, strict=True)) for row in report.rows]
+    content = {
+        "title": report.title,
+        "scored_by": f"gbinet {__version__}",
+        "prediction": report.prediction,
+        "settings": report.settings,
+        "rows": rows,
+        "notes": report.notes,
+        **report.details,
+    }
+    return write_json(folder / f"{name}.json", content), _write_markdown(folder / f"{name}.md", report)
+
+
+def write_json(path: Path, content: object) -> Path:
+    """Valid JSON always: NaN and infinity become null."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    return path
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, paths, arrays and numbers of numpy -> what JSON knows."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | bool | None) else str(value)
+
+
+def _write_markdown(path: Path, report: Report) -> Path:
+    lines = [f"# {report.title}", ""]
+    for heading, values in (("Measured", report.prediction), ("Measured with", report.settings)):
+        if values:
+            lines += [f"{heading}: " + "; ".join(f"{k} {v}" for k, v in _flat(values)) + ".", ""]
+    lines += [markdown_table(report.columns, report.rows), ""]
+    lines += [line for note in report.notes for line in (note, "")]
+    for picture in report.pictures:
+        lines += [f"![{picture.stem}]({picture.relative_to(path.parent).as_posix()})", ""]
+    with atomic_path(path) as temporary:
+        temporary.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested settings as (name, value) pairs, long ones left out: the JSON has them."""
+    found = []
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{name}.")
+        elif value is not None and len(str(value)) <= 120:
+            found.append((name, f"`{value}`"))
+    return found
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    cells = [[*columns], *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(columns))]
+    numeric = [all(isinstance(row[k], int | float) for row in rows) for k in range(len(columns))]
+
+    def line(row: Sequence[str]) -> str:
+        parts = [
+            c.rjust(w) if right else c.ljust(w) for c, w, right in zip(row, widths, numeric, strict=True)
+        ]
+        return "| " + " | ".join(parts) + " |"
+
+    rule = ["-" * (w - 1) + (":" if right else "-") for w, right in zip(widths, numeric, strict=True)]
+    return "\n".join([line(cells[0]), "| " + " | ".join(rule) + " |", *map(line, cells[1:])])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "-" if math.isnan(value) else f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
+
+
+def provenance(path: str | Path) -> dict[str, object]:
+    """Which file is scored, and what the records beside it say: weights, settings, commit."""
+    path = Path(path)
+    found: dict[str, object] = {"path": str(path)}
+    folder = path if path.is_dir() else path.parent
+    for name in RECORDS:
+        for place in (folder, folder.parent):
+            record = place / name
+            if record.is_file():
+                try:
+                    found[record.stem] = json.loads(read_bounded(record, 1 << 24))
+                except (ValueError, RecursionError):
+                    found[record.stem] = f"{name} is not readable"
+                break
+    return found
+
+
+# ---- pictures of distances --------------------------------------------------------------------------------
+
+
+def save_error_cloud(path: Path, points: Points, errors: Floats, largest: float) -> Path:
+    """The points, coloured from blue (exact) to red (`largest` and more)."""
+    rgb = torch.from_numpy(error_colours(errors, largest))
+    return write_ply(path, PointCloud(torch.from_numpy(np.ascontiguousarray(points)), rgb=rgb))
+
+
+def save_error_map(path: Path, errors: Floats, largest: float) -> Path:
+    """Errors [H, W] as a picture; grey: no answer (inf), black: the truth is unknown (NaN)."""
+    colours = error_colours(np.where(np.isinf(errors), np.nan, errors), largest)
+    colours[np.isnan(errors)] = 0
+    return write_image(path, colours)
+
+
+def plot_histogram(path: Path, errors: Mapping[str, Floats], largest: float, unit: str, title: str) -> Path:
+    """Share of points by distance, in bins up to `largest`."""
+    edges = np.linspace(0, largest, _BINS + 1)
+    curves = []
+    for label, values in errors.items():
+        counts = np.histogram(values[np.isfinite(values)], edges)[0]
+        curves.append(Curve(label, edges, 100 * counts / max(len(values), 1)))
+    return plot(path, curves, title=title, x_label=f"distance [{unit}]", y_label="% of points per bin")
+
+
+def plot_fscore(path: Path, distances: CloudDistances, threshold: float, unit: str, title: str) -> Path:
+    """Precision, recall and F-score against the threshold, up to five times the one that counts."""
+    thresholds = np.linspace(0, 5 * threshold, _BINS + 1)
+    precision = np.array([share_below(distances.to_truth, t) for t in thresholds])
+    recall = np.array([share_below(distances.to_points, t) for t in thresholds])
+    both = np.array([harmonic_mean(p, r) for p, r in zip(precision, recall, strict=True)])
+    curves = [
+        Curve("precision", thresholds, precision),
+        Curve("recall", thresholds, recall),
+        Curve("F-score", thresholds, both),
+    ]
+    return plot(
+        path,
+        curves,
+        title=title,
+        x_label=f"threshold [{unit}]",
+        y_label="share",
+        mark=threshold,
+        top=1.0,
+        legend_low=True,
+    )
