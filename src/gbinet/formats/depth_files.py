@@ -16,11 +16,13 @@ A stored value times `scale` is the depth. Unknown depth is 0; NaN, infinite and
 from __future__ import annotations
 
 import glob
+import io
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -49,7 +51,7 @@ def read_depth(path: str | Path, scale: float = 1.0) -> Array:
     if values.ndim == 3 and values.shape[-1] == 1:
         values = values[..., 0]
     if values.ndim != 2 or values.size == 0:
-        raise FormatError(path, f"a depth map is [H, W], this file holds {list(values.shape)}")
+        raise FormatError(path, f"a depth map is [H, W], this file holds {list(values.shape)}", "header")
     return _clean(values, scale)
 
 
@@ -69,7 +71,9 @@ def read_depth_map(path: str | Path, camera: Camera, scale: float = 1.0) -> Dept
     depth, confidence = read_depth(path, scale), read_confidence(path)
     height, width = depth.shape
     if confidence is not None and confidence.shape != depth.shape:
-        raise FormatError(path, f"confidence is {list(confidence.shape)}, depth {list(depth.shape)}")
+        raise FormatError(
+            path, f"confidence is {list(confidence.shape)}, depth {list(depth.shape)}", "confidence"
+        )
     return DepthMap(
         torch.from_numpy(depth),
         camera.resized(width, height),
@@ -134,21 +138,24 @@ def _clean(values: Array, factor: float) -> Array:
 
 
 @contextmanager
-def _decoding(path: Path) -> Iterator[None]:
+def _decoding(path: Path, stream: IO[bytes]) -> Iterator[None]:
     """Third-party decoders fail in many ways; to a user they are all one."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what matters ends in an exception
+            yield
     except GBiNetError:
         raise
     except Exception as error:
-        raise FormatError(path, f"cannot be decoded: {error or type(error).__name__}") from error
+        problem = f"cannot be decoded: {error or type(error).__name__}"
+        raise FormatError(path, problem, f"near byte {stream.tell()}") from error
 
 
 # ---- NumPy ------------------------------------------------------------------------------------------------
 
 
 def _read_npy(path: Path) -> Array:
-    with open_sized(path) as (file, size), _decoding(path):
+    with open_sized(path) as (file, size), _decoding(path, file):
         return _npy_stream(path, file, size)
 
 
@@ -157,10 +164,10 @@ def _npy_stream(path: Path, file: Any, size: int) -> Array:
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
-        raise FormatError(path, f"NumPy format version {version} is not supported")
+        raise FormatError(path, f"NumPy format version {version} is not supported", "header")
     shape, fortran_order, kind = readers[version](file, max_header_size=_MAX_NPY_HEADER)
     if kind.kind not in "fiu" or kind.hasobject:
-        raise FormatError(path, f"holds '{kind}', not numbers")
+        raise FormatError(path, f"holds '{kind}', not numbers", "header")
     count = 1
     for length in shape:
         count *= length
@@ -174,12 +181,14 @@ def _npy_stream(path: Path, file: Any, size: int) -> Array:
 
 
 def _read_npz(path: Path, key: str) -> Array | None:
-    with open_sized(path) as (file, size), _decoding(path), zipfile.ZipFile(file) as archive:
+    with open_sized(path) as (file, size), _decoding(path, file), zipfile.ZipFile(file) as archive:
         if f"{key}.npy" not in archive.namelist():
             return None
         member = archive.getinfo(f"{key}.npy")
         if member.file_size > _MAX_RATIO * size:
-            raise FormatError(path, f"'{key}' claims {member.file_size} bytes in a file of {size}")
+            raise FormatError(
+                path, f"'{key}' claims {member.file_size} bytes in a file of {size}", "zip directory"
+            )
         with archive.open(member) as stream:
             return _npy_stream(path, stream, member.file_size)
 
@@ -187,7 +196,7 @@ def _read_npz(path: Path, key: str) -> Array | None:
 def _read_npz_depth(path: Path) -> Array:
     depth = _read_npz(path, "depth")
     if depth is None:
-        raise FormatError(path, "holds no array 'depth'")
+        raise FormatError(path, "holds no array 'depth'", "zip directory")
     return depth
 
 
@@ -210,19 +219,24 @@ def _write_npy(path: Path, values: Array) -> None:
 
 # ---- images -----------------------------------------------------------------------------------------------
 
-_NUMBER_MODES = ("I;16", "I;16B", "I;16L", "I", "F", "L")
+_BYTES = {"I;16": 2, "I;16B": 2, "I;16L": 2, "I": 4, "F": 4, "L": 1}  # of a pixel, per mode of Pillow
 
 
 def _read_picture(path: Path) -> Array:
-    with (
-        open_sized(path) as (file, size),
-        _decoding(path),
-        Image.open(file, formats=("PNG", "TIFF")) as image,
-    ):
-        if image.mode not in _NUMBER_MODES:
-            raise FormatError(path, f"a depth image has one channel of numbers, this one has '{image.mode}'")
-        if image.width * image.height * 4 > _MAX_RATIO * size:
-            raise FormatError(path, f"claims {image.width}x{image.height} pixels in a file of {size} bytes")
+    with open_sized(path) as (file, size):
+        # In memory: asked for more than a file holds, a stream of bytes does not reserve it; a file would.
+        stream = io.BytesIO(file.read())
+    with _decoding(path, stream), Image.open(stream, formats=("PNG", "TIFF")) as image:
+        if image.mode not in _BYTES:
+            raise FormatError(
+                path, f"a depth image has one channel of numbers, this one has '{image.mode}'", "header"
+            )
+        ratio = 1 if image.info.get("compression") == "raw" else _MAX_RATIO
+        smallest = image.width * image.height * _BYTES[image.mode]
+        if smallest > ratio * size:
+            raise FormatError(
+                path, f"claims {image.width}x{image.height} pixels in a file of {size} bytes", "header"
+            )
         return np.array(image)
 
 

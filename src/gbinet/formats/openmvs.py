@@ -125,7 +125,7 @@ def _camera(path: Path, numbers: tuple[float, ...], width: int, height: int) -> 
         K = opencv_intrinsics(values[:9].reshape(3, 3), back=True)
         return Camera(K, pose, width, height).check()
     except InputError as error:
-        raise FormatError(path, str(error)) from error
+        raise FormatError(path, str(error), "camera") from error
 
 
 def opencv_intrinsics(K: torch.Tensor, back: bool = False) -> torch.Tensor:

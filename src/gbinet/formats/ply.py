@@ -212,7 +212,7 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[str, list[_Element]]:
                 _add_property(elements, _Property(name, _TYPES[kind]))
             case _:
                 raise FormatError(path, f"not understood: '{' '.join(words)[:80]}'", where)
-    raise FormatError(path, f"the header has more than {_MAX_HEADER_LINES} lines")
+    raise FormatError(path, f"the header has more than {_MAX_HEADER_LINES} lines", "header")
 
 
 def _add_property(elements: list[_Element], new: _Property) -> None:
@@ -230,15 +230,16 @@ def _check_sizes(path: Path, elements: list[_Element], text: bool, available: in
                 path,
                 f"cut short: {element.count} rows of '{element.name}' need at least {needed} bytes, "
                 f"{available} follow the header",
+                "header",
             )
         if element.name == "vertex":
             names = [p.name for p in element.properties]
             if len(set(names)) < len(names):
-                raise FormatError(path, "two properties of 'vertex' have the same name")
+                raise FormatError(path, "two properties of 'vertex' have the same name", "header")
             if not {"x", "y", "z"} <= {p.name for p in element.fixed}:
-                raise FormatError(path, "the vertices have no x, y, z")
+                raise FormatError(path, "the vertices have no x, y, z", "header")
             return
-    raise FormatError(path, "there is no 'vertex' element")
+    raise FormatError(path, "there is no 'vertex' element", "header")
 
 
 def _read_binary(file: BinaryIO, path: Path, elements: list[_Element], order: str) -> dict[str, Array]:
@@ -260,7 +261,7 @@ def _read_binary(file: BinaryIO, path: Path, elements: list[_Element], order: st
             packed = b"".join(data[start : start + layout.itemsize] for start in starts[:-1])
             rows = np.frombuffer(packed, dtype=layout)
             return {name: rows[name].astype(layout[name].newbyteorder("=")) for name in _wanted(layout)}
-    raise FormatError(path, "there is no 'vertex' element")
+    raise FormatError(path, "there is no 'vertex' element", "header")
 
 
 def _row_starts(
@@ -313,14 +314,16 @@ def _read_text(file: BinaryIO, path: Path, elements: list[_Element]) -> dict[str
         try:
             table = np.loadtxt(lines, usecols=columns, ndmin=2, comments=None) if element.count else None
         except ValueError as error:
-            raise FormatError(path, f"a vertex is not a row of numbers: {error}") from error
+            raise FormatError(
+                path, f"a vertex is not a row of numbers: {error}", "rows of vertices"
+            ) from error
         if table is None:
             return {name: np.zeros(0, element.fixed[names.index(name)].type) for name in wanted}
         if len(table) != element.count:
-            raise FormatError(path, f"cut short: {element.count} vertices announced, {len(table)} found")
+            raise FormatError(path, f"cut short: {element.count} vertices announced", f"vertex {len(table)}")
         kinds = {p.name: p.type for p in element.fixed}
         return {name: _as_type(path, name, table[:, i], kinds[name]) for i, name in enumerate(wanted)}
-    raise FormatError(path, "there is no 'vertex' element")
+    raise FormatError(path, "there is no 'vertex' element", "header")
 
 
 def _as_type(path: Path, name: str, values: Array, kind: str) -> Array:
@@ -354,7 +357,7 @@ def _to_cloud(path: Path, columns: dict[str, Array]) -> PointCloud:
         fields[field] = torch.from_numpy(np.stack(parts, axis=-1) if len(parts) > 1 else parts[0])
     xyz = fields.pop("xyz")
     if xyz is None:
-        raise FormatError(path, "the vertices have no x, y, z")
+        raise FormatError(path, "the vertices have no x, y, z", "header")
     return PointCloud(xyz, **fields)
 
 
