@@ -1,0 +1,185 @@
+"""Bare photos -> posed scene: structure from motion with pycolmap, kept in the output folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gbinet.data.load import list_photos
+from gbinet.errors import FormatError, GBiNetError, SceneError
+from gbinet.formats.atomic import atomic_path
+from gbinet.formats.image import read_header
+
+Progress = Callable[[int, int, str], None]  # done, total, what
+
+_MAX_SIZE = 2000  # px, longer side for finding features: more costs time and adds little
+_ALL_PAIRS = 300  # up to so many photos every pair is compared; beyond, only neighbours in name order
+_ADVICE = (
+    "Photos must overlap by two thirds or more, be sharp, show texture, and be taken from different places "
+    "(walking around, not turning on the spot)"
+)
+
+
+@dataclass(frozen=True)
+class PosedPhotos:
+    """Where the poses are, and which photos have one."""
+
+    folder: Path  # a COLMAP scene: images/ and sparse/0
+    placed: tuple[str, ...]
+    missing: tuple[str, ...]  # photos without a pose
+    broken: tuple[str, ...]  # photos that cannot be read
+
+    def warnings(self) -> list[str]:
+        texts = []
+        if self.missing:
+            names = ", ".join(self.missing[:8]) + (", ..." if len(self.missing) > 8 else "")
+            total = len(self.missing) + len(self.placed)
+            texts.append(f"{len(self.missing)} of {total} photos could not be placed: {names}")
+        if self.broken:
+            texts.append(f"{len(self.broken)} photos cannot be read: {', '.join(self.broken[:8])}")
+        return texts
+
+
+def pose_photos(photos: Path, out: Path, progress: Progress | None = None) -> PosedPhotos:
+    """Find the cameras of all photos in a folder; the result lies in `out` and is found again there."""
+    paths, broken = _readable(list_photos(photos))
+    if len(paths) < 2:
+        raise SceneError(f"{photos}: structure from motion needs at least 2 photos, found {len(paths)}")
+    state = {"photos": [[p.name, p.stat().st_size] for p in paths]}
+    if (finished := _finished(out, state)) is not None:
+        return finished
+    _collect(paths, out / "images")
+    with _quiet() as pycolmap:
+        database = out / "database.db"
+        try:
+            _find_features(pycolmap, database, out / "images", paths, progress)
+            _match(pycolmap, database, len(paths), progress)
+            model = _map(pycolmap, database, out, len(paths), progress)
+        except GBiNetError:
+            raise
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+            raise SceneError(f"{photos}: structure from motion failed ({reason}). {_ADVICE}") from error
+    if model is None:
+        raise SceneError(f"{photos}: no two of the {len(paths)} photos could be placed together. {_ADVICE}")
+    placed = {image.name for image in model.images.values() if image.has_pose}
+    sparse = out / "sparse" / "0"
+    shutil.rmtree(sparse, ignore_errors=True)
+    sparse.mkdir(parents=True)
+    model.write(sparse)
+    names = [p.name for p in paths]
+    result = PosedPhotos(
+        out,
+        tuple(n for n in names if n in placed),
+        tuple(n for n in names if n not in placed),
+        tuple(broken),
+    )
+    content = {**state, "placed": result.placed, "missing": result.missing, "broken": broken}
+    with atomic_path(out / "sfm.json") as temporary:  # last: whoever finds it finds the model too
+        temporary.write_text(json.dumps(content, indent=2) + "\n")
+    return result
+
+
+def _readable(paths: list[Path]) -> tuple[list[Path], list[str]]:
+    good, broken = [], []
+    for path in paths:
+        try:
+            read_header(path)
+            good.append(path)
+        except FormatError:
+            broken.append(path.name)
+    return good, broken
+
+
+def _finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
+    """The result of an earlier run over the same photos."""
+    try:
+        stored = json.loads((out / "sfm.json").read_text())
+        if stored["photos"] != state["photos"] or not (out / "sparse" / "0").is_dir():
+            return None
+        return PosedPhotos(out, *(tuple(stored[k]) for k in ("placed", "missing", "broken")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _collect(paths: list[Path], folder: Path) -> None:
+    """Links to the photos (copies where links are not possible): the scene's own images folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with atomic_path(folder.parent / "photos.txt") as temporary:  # says why, if the folder cannot be written
+        temporary.write_text("".join(f"{path.resolve()}\n" for path in paths))
+    folder.mkdir(parents=True)
+    for path in paths:
+        try:
+            (folder / path.name).symlink_to(path.resolve())
+        except OSError:
+            shutil.copyfile(path, folder / path.name)
+
+
+@contextmanager
+def _quiet() -> Iterator[Any]:
+    """pycolmap without its log on the terminal, and with the same random numbers every time."""
+    import pycolmap
+
+    level = pycolmap.logging.minloglevel
+    pycolmap.logging.minloglevel = 3
+    pycolmap.set_random_seed(0)
+    try:
+        yield pycolmap
+    finally:
+        pycolmap.logging.minloglevel = level
+
+
+def _find_features(
+    pycolmap: Any, database: Path, images: Path, paths: list[Path], progress: Progress | None
+) -> None:
+    options = pycolmap.FeatureExtractionOptions()
+    options.max_image_size = _MAX_SIZE
+    sizes = {read_header(path).stored_size for path in paths}
+    mode = pycolmap.CameraMode.SINGLE if len(sizes) == 1 else pycolmap.CameraMode.AUTO
+    for done, path in enumerate(paths):
+        if progress:
+            progress(done, len(paths), f"features of {path.name}")
+        pycolmap.extract_features(
+            database, images, [path.name], mode, extraction_options=options, device=pycolmap.Device.cpu
+        )
+    if progress:
+        progress(len(paths), len(paths), "features")
+
+
+def _match(pycolmap: Any, database: Path, count: int, progress: Progress | None) -> None:
+    if progress:
+        progress(0, 1, f"comparing {count} photos")
+    if count <= _ALL_PAIRS:
+        pycolmap.match_exhaustive(database, device=pycolmap.Device.cpu)
+    else:
+        pairing = pycolmap.SequentialPairingOptions()
+        pairing.overlap = 20
+        pycolmap.match_sequential(database, pairing_options=pairing, device=pycolmap.Device.cpu)
+    if progress:
+        progress(1, 1, f"compared {count} photos")
+
+
+def _map(pycolmap: Any, database: Path, out: Path, count: int, progress: Progress | None) -> Any:
+    """The largest model, or None."""
+    placed = 0
+
+    def on_image() -> None:
+        nonlocal placed
+        placed = min(placed + 1, count)
+        if progress:
+            progress(placed, count, "placing photos")
+
+    attempts = out / "mapping"
+    shutil.rmtree(attempts, ignore_errors=True)
+    attempts.mkdir(parents=True)
+    models = pycolmap.incremental_mapping(
+        database, out / "images", attempts, initial_image_pair_callback=on_image, next_image_callback=on_image
+    )
+    shutil.rmtree(attempts, ignore_errors=True)
+    best = max(models.values(), key=lambda m: m.num_reg_images(), default=None)
+    return best if best is not None and best.num_reg_images() >= 2 else None
