@@ -162,3 +162,35 @@ def test_weights_that_do_not_fit_are_refused(planes: PlaneSource, tiny: TrainCon
     path = GBiNet(GBiNetConfig(regulariser_width=16)).save(tmp_path / "wide.safetensors")
     with pytest.raises(WeightsError, match=r"wide\.safetensors"):
         train(replace(tiny, init=path), tmp_path / "run", stream=stream_of(planes), validation=[])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["per-stage", "accumulate", "shared-encoder"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_training_runs_on_the_gpu_and_resumes(tiny: TrainConfig, tmp_path: Path, mode: str, precision: str):
+    """Fused Adam with channels-last weights, the guard on the device, checkpoints to and from the GPU."""
+    source = PlaneSource(128, 128)
+    config = replace(
+        tiny,
+        height=128,
+        width=128,
+        update=mode,
+        precision=precision,
+        stages=8,
+        readout_weight=0.1,
+        total_steps=6,
+    )  # type: ignore[arg-type]
+    validation = [source.batch(900, 1)]
+
+    def interrupt(report: Report) -> None:
+        if report.step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stream = BrokenStream(source, {1})
+    first = train(config, tmp_path, stream=stream, validation=validation, report=interrupt)
+    assert first.progress.step == 4
+    result = train(config, tmp_path, resume=True, stream=stream, validation=validation)
+    assert result.finished
+    assert result.progress.skipped == 1
+    assert result.validation is not None
+    assert all(bool(torch.isfinite(v).all()) for v in weights(tmp_path / "last.safetensors").values())

@@ -32,13 +32,19 @@ def parser() -> argparse.ArgumentParser:
 def _argument(kind: Any) -> dict[str, Any]:
     """How argparse reads a value of a field's type."""
     if kind is bool:
-        return {"action": argparse.BooleanOptionalAction}
+        return {"type": _boolean, "metavar": "{True,False}"}
     if get_origin(kind) is Literal:
         return {"choices": get_args(kind)}
     if get_origin(kind) is tuple:
         return {"type": get_args(kind)[0], "nargs": "*"}
     plain: Callable[[str], object] = Path if Path in get_args(kind) else kind
     return {"type": plain}
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("True", "False"):
+        raise argparse.ArgumentTypeError(f"'{text}' is neither True nor False")
+    return text == "True"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -45,9 +45,7 @@ class TrainConfig:
     # ---- loss
     stage_weights: tuple[float, ...] = ()  # weight of each stage's loss; the last counts on, none = all 1
     readout_weight: float = 0.0  # weight of the loss of the continuous depth at the last stage; 0 = off
-    grow_stages: bool = (
-        False  # train 2 stages in the first epoch and one more in each later one, as published
-    )
+    grow_stages: bool = False  # 2 stages in the first epoch, one more in each later one, as published
 
     # ---- update
     update: UpdateMode = "shared-encoder"  # see training/updates.py

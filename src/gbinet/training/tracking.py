@@ -67,7 +67,7 @@ class Tracker:
         self._writer.add_scalar("validation/median", result.expectation.median, step)
         for threshold, share in result.expectation.within.items():
             self._writer.add_scalar(f"validation within/{threshold:g}", share, step)
-        for number, errors in result.stages.items():
+        for number, errors in result.centres.items():
             for threshold, share in errors.within.items():
                 self._writer.add_scalar(f"validation stage {number}/within {threshold:g}", share, step)
             self._writer.add_scalar(
@@ -99,10 +99,10 @@ def pictures(prediction: Prediction, width: int = 480) -> dict[str, Tensor]:
         return grey(torch.where(values > 0, shade, 0.0))
 
     truth = prediction.truth
-    last = max(prediction.depth)
-    error = (prediction.expectation - truth).abs() / ((far - near) / 256)
+    last = max(prediction.centres)
+    error = (prediction.expectations[last] - truth).abs() / ((far - near) / 256)
     result = {"image": small(prediction.image).float(), "true depth": depth(truth)}
-    result |= {f"depth stage {k}": depth(d) for k, d in prediction.depth.items()}
+    result |= {f"depth stage {k}": depth(d) for k, d in prediction.centres.items()}
     result["valid"] = grey(prediction.valid[last])
     result["confidence"] = grey(prediction.confidence)
     result["error (white = range / 256)"] = grey(torch.where(truth > 0, error, 0.0))

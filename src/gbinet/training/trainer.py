@@ -262,7 +262,7 @@ class Trainer:
         if samples:
             started = time.monotonic()
             model = self.shipped()
-            predictions = [predict(model, s, self.config.stages, self.config.precision) for s in samples]
+            predictions = [predict(model, s, self.config.stages) for s in samples]
             result = measure(predictions)
             self.validation = result
             self.tracker.validation(self.progress.step, result, predictions)

@@ -56,6 +56,7 @@ def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], No
         optimise()
         state, mask = stage.next_state, loss.valid
         measures.append(loss.measures)
+        del features, stage, loss  # free them before the next encoder pass
     return torch.stack(measures)
 
 

@@ -25,14 +25,23 @@ from gbinet.model.gbinet import GBiNet, SearchResult, Stage
 
 @dataclass(frozen=True)
 class Validation:
-    """Errors over all samples together, in the samples' unit."""
+    """Errors over all samples together, in their unit; away from depth edges unless it says otherwise."""
 
-    stages: dict[int, DepthErrors]  # stage -> errors of the centres of its bins, shown at full size
+    centres: dict[int, DepthErrors]  # stage -> errors of the centres of the chosen bins, shown at full size
+    expectations: dict[int, DepthErrors]  # stage -> errors of the continuous read-out, shown at full size
     valid_share: dict[int, float]  # stage -> share of pixels whose true depth lies in a bin, now and before
-    centre: DepthErrors  # of the last stage's centres, away from depth edges
-    expectation: DepthErrors  # of the last stage's continuous depth, away from depth edges
     all_pixels: DepthErrors  # of the last stage's continuous depth, edges too
-    confidence: ConfidenceErrors  # of the continuous depth, away from depth edges
+    confidence: ConfidenceErrors  # of the last stage's continuous depth
+
+    @property
+    def centre(self) -> DepthErrors:
+        """Of the last stage."""
+        return self.centres[max(self.centres)]
+
+    @property
+    def expectation(self) -> DepthErrors:
+        """Of the last stage."""
+        return self.expectations[max(self.expectations)]
 
     @property
     def score(self) -> float:
@@ -44,12 +53,11 @@ class Validation:
         """For JSON."""
         return {
             "score": self.score,
-            "centre": self.centre.to_dict(),
-            "expectation": self.expectation.to_dict(),
+            "centres": {k: v.to_dict() for k, v in self.centres.items()},
+            "expectations": {k: v.to_dict() for k, v in self.expectations.items()},
+            "valid_share": self.valid_share,
             "all_pixels": self.all_pixels.to_dict(),
             "confidence": vars(self.confidence),
-            "stages": {k: v.to_dict() for k, v in self.stages.items()},
-            "valid_share": self.valid_share,
         }
 
 
@@ -60,15 +68,15 @@ class Prediction:
     image: Tensor  # [3, H, W] of the reference
     truth: Tensor  # [H, W], 0 = unknown
     depth_range: Tensor  # [2]
-    depth: dict[int, Tensor]  # stage -> [H, W]
+    centres: dict[int, Tensor]  # stage -> [H, W]
+    expectations: dict[int, Tensor]  # stage -> [H, W]
     valid: dict[int, Tensor]  # stage -> [H, W] bool
-    expectation: Tensor  # [H, W]
     confidence: Tensor  # [H, W]
 
 
 @torch.no_grad()
 def predict(model: GBiNet, batch: Batch, stages: int | None = None, precision: str = "float32") -> Prediction:
-    """Run the search on one sample and look at every stage. The model's device; eval mode."""
+    """Run the search on one sample and look at every stage, in eval mode on the model's device."""
     if len(batch.images) != 1:
         raise InputError(f"validation takes one sample at a time, got {len(batch.images)}")
     device = next(model.parameters()).device
@@ -77,44 +85,45 @@ def predict(model: GBiNet, batch: Batch, stages: int | None = None, precision: s
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         result: SearchResult = model(
-            batch.images,
-            batch.cameras,
-            batch.depth_range,
-            stages=stages,
-            keep_stages=True,
-            readout="expectation",
+            batch.images, batch.cameras, batch.depth_range, stages=stages, keep_stages=True
         )
     model.train(was_training)
     height, width = batch.depth.shape[-2:]
     truth = torch.where(batch.mask, batch.depth, 0.0)
-    depth, valid = {}, {}
+    centres, expectations, valid = {}, {}, {}
     mask = truth > 0  # [1, H, W]
     for number, stage in enumerate(result.stages, start=1):
         mask = mask & _inside(stage, truth)
-        depth[number] = _full_size(search.depth(stage.next_state), height, width)[0]
         valid[number] = mask[0]
+        centres[number] = _full_size(search.depth(stage.next_state), height, width)[0]
+        expected = search.expected_depth(stage.state, stage.probabilities)
+        expectations[number] = _full_size(expected, height, width)[0]
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
-    return Prediction(image, truth[0], limits, depth, valid, result.depth[0], result.confidence[0])
+    return Prediction(image, truth[0], limits, centres, expectations, valid, result.confidence[0])
 
 
 def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THRESHOLDS) -> Validation:
     """Errors of all samples together."""
     if not predictions:
         raise InputError("there is no sample to validate on")
-    truth = torch.cat([p.truth.reshape(-1) for p in predictions])
-    smooth = torch.cat([away_from_edges(p.truth).reshape(-1) for p in predictions])
-    expectation = torch.cat([p.expectation.reshape(-1) for p in predictions])
-    confidence = torch.cat([p.confidence.reshape(-1) for p in predictions])
-    depth = {k: torch.cat([p.depth[k].reshape(-1) for p in predictions]) for k in predictions[0].depth}
+
+    def together(maps: Sequence[Tensor]) -> Tensor:
+        return torch.cat([m.reshape(-1) for m in maps])
+
+    stages = list(predictions[0].centres)
+    truth = together([p.truth for p in predictions])  # [N]
+    smooth = together([away_from_edges(p.truth) for p in predictions])
+    confidence = together([p.confidence for p in predictions])
+    centres = {k: together([p.centres[k] for p in predictions]) for k in stages}
+    expectations = {k: together([p.expectations[k] for p in predictions]) for k in stages}
+    last = expectations[stages[-1]]
     known = max(int((truth > 0).sum()), 1)
-    valid = {k: sum(int(p.valid[k].sum()) for p in predictions) / known for k in predictions[0].valid}
     return Validation(
-        stages={k: depth_errors(d, truth, smooth, thresholds) for k, d in depth.items()},
-        valid_share=valid,
-        centre=depth_errors(depth[max(depth)], truth, smooth, thresholds),
-        expectation=depth_errors(expectation, truth, smooth, thresholds),
-        all_pixels=depth_errors(expectation, truth, None, thresholds),
-        confidence=confidence_errors(expectation, confidence, truth, smooth, thresholds=thresholds),
+        centres={k: depth_errors(d, truth, smooth, thresholds) for k, d in centres.items()},
+        expectations={k: depth_errors(d, truth, smooth, thresholds) for k, d in expectations.items()},
+        valid_share={k: sum(int(p.valid[k].sum()) for p in predictions) / known for k in stages},
+        all_pixels=depth_errors(last, truth, None, thresholds),
+        confidence=confidence_errors(last, confidence, truth, smooth, thresholds=thresholds),
     )
 
 
@@ -144,3 +153,57 @@ def _full_size(values: Tensor, height: int, width: int) -> Tensor:
     if factor == 1:
         return values[:, :height, :width]
     return F.interpolate(values[:, None], scale_factor=factor, mode="nearest")[:, 0, :height, :width]
+
+
+# ---- python -m gbinet.training.validate --------------------------------------------------------------------
+
+
+def table(result: Validation, first_stage: int = 1) -> str:
+    """A stage per line: share within every threshold, centre and continuous, and the valid share."""
+    thresholds = list(result.centre.within)
+    lines = ["stage  read-out     " + " ".join(f"{t:>6g}" for t in thresholds) + "  median   valid"]
+    for stage in result.centres:
+        if stage < first_stage:
+            continue
+        for name, errors in (("centre", result.centres[stage]), ("expectation", result.expectations[stage])):
+            shares = " ".join(f"{100 * errors.within[t]:6.1f}" for t in thresholds)
+            valid = f"{100 * result.valid_share[stage]:6.1f}"
+            lines.append(f"{stage:>5}  {name:<12} {shares}  {errors.median:6.3f}  {valid}")
+    shares = " ".join(f"{100 * result.all_pixels.within[t]:6.1f}" for t in thresholds)
+    lines.append(f"  all  with edges   {shares}  {result.all_pixels.median:6.3f}")
+    shares = " ".join(f"{100 * result.confidence.within[t]:6.1f}" for t in thresholds)
+    lines.append(f" sure  {100 * result.confidence.share:5.1f} %      {shares}")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Validate a weights file on the rendered validation set."""
+    import argparse
+    import json
+    from pathlib import Path
+
+    from gbinet.training.config import preset
+    from gbinet.training.samples import validation_batches
+
+    parser = argparse.ArgumentParser(prog="python -m gbinet.training.validate", description=main.__doc__)
+    parser.add_argument(
+        "weights", help="a weights file of ours, a published .ckpt, or the name of shipped ones"
+    )
+    parser.add_argument("--assets", type=Path, help="folder of objects and textures, as in training")
+    parser.add_argument("--scenes", type=int, default=8)
+    parser.add_argument("--stages", type=int, default=None, help="stages to search; default: the network's")
+    parser.add_argument("--first-stage", type=int, default=6, help="first stage to print")
+    parser.add_argument("--json", type=Path, help="write everything here")
+    given = parser.parse_args(argv)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = GBiNet.from_pretrained(given.weights).to(device)
+    config = preset("rendered", assets=given.assets, validation_scenes=given.scenes)
+    result = validate(model, validation_batches(config, device), given.stages)
+    print(table(result, given.first_stage))
+    if given.json:
+        given.json.write_text(json.dumps(result.to_dict(), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
