@@ -124,10 +124,7 @@ PARSERS: dict[str, tuple[Callable[[], bytes], Callable[[Path], object]]] = {
     "cameras.bin": (cameras_bin, colmap_binary.read_cameras),
     "images.bin": (images_bin, with_observations),
     "points3D.bin": (points_bin, colmap_binary.read_points),
-    "cameras.txt": (
-        lambda: b"# c\n1 OPENCV 640 480 500 500 320 240 0.1 0.2 0.3 0.4\n" * 5,
-        colmap_text.read_cameras,
-    ),
+    "cameras.txt": (cameras_txt, colmap_text.read_cameras),
     "images.txt": (images_txt, with_observations),
     "points3D.txt": (points_txt, colmap_text.read_points),
     "00000000_cam.txt": (cam_txt, read_cam),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,8 +87,14 @@ def _same_shape(lens: ColmapCamera, size: tuple[int, int]) -> bool:
 
 
 def unique_names(paths: list[str]) -> list[str]:
-    """A name for each image path that is unique and can be a file's stem: `left/01.jpg` -> `left_01`."""
-    flat = [path.replace("\\", "/").strip("./").replace("/", "_") for path in paths]
+    """A name for each image path that is unique and can be a file's stem: `left/01.jpg` -> `left_01`.
+
+    Folders that all of them share are left out.
+    """
+    parts = [[p for p in path.replace("\\", "/").split("/") if p not in ("", ".", "..")] for path in paths]
+    columns = zip(*(folders[:-1] for folders in parts), strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
+    flat = ["_".join(folders[shared:]) or "image" for folders in parts]
     stems = [Path(name).stem or name for name in flat]
     counts = Counter(stems)
     names: list[str] = []

@@ -152,7 +152,7 @@ def _sampling_grid(lens: ColmapCamera, pinhole: Pinhole) -> Tensor:
 
 def _resample(pixels: NDArray[Any], grid: Tensor, mode: str) -> NDArray[Any]:
     """[H, W] or [H, W, C] through the map; what lies outside the photo is 0."""
-    image = torch.from_numpy(np.ascontiguousarray(pixels)).float()
+    image = torch.tensor(pixels, dtype=torch.float32)
     planes = image[None, None] if image.dim() == 2 else image.permute(2, 0, 1)[None]  # [1, C, H, W]
     out = torch.nn.functional.grid_sample(planes, grid, mode=mode, align_corners=False)[0]
     array = out[0].numpy() if image.dim() == 2 else out.permute(1, 2, 0).numpy()
