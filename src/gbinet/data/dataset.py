@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -155,7 +155,8 @@ class MVSDataset(Dataset[Batch]):
             if len(frames) == self.config.num_views - 1:
                 break
             try:
-                frames.append(_fit(self.read(source), self.config, size))
+                picture_only = replace(source, depth_path=None, mask_path=None)
+                frames.append(_fit(self.read(picture_only), self.config, size))
             except GBiNetError as error:
                 logger.warning("source view %s of %s is left out: %s", source.name, scene.name, error)
         if not frames:
