@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for type checkers and editors; keep in step with _HOME
     from gbinet.camera import Camera as Camera
+    from gbinet.data.dataset import MVSDataset as MVSDataset
+    from gbinet.data.dataset import SampleConfig as SampleConfig
     from gbinet.data.load import load_scene as load_scene
     from gbinet.depthmap import DepthMap as DepthMap
     from gbinet.errors import FormatError as FormatError
@@ -38,7 +40,9 @@ _HOME = {
     "GBiNetConfig": "model.config",
     "GBiNetError": "errors",
     "InputError": "errors",
+    "MVSDataset": "data.dataset",
     "PointCloud": "pointcloud",
+    "SampleConfig": "data.dataset",
     "Scene": "scene",
     "SceneError": "errors",
     "SourceView": "scene",
