@@ -1,7 +1,7 @@
 """Fast twin of gbinet.render.rasterise for CUDA: the same keys from two Triton kernels.
 
-The first kernel looks at every triangle of every view, fills the small ones and puts the tiles of the big ones
-into a queue; the second works the queue off. The host waits for neither.
+The first kernel looks at every triangle of every view, fills the small ones and puts the tiles of the big
+ones into a queue; the second works the queue off. The host waits for neither.
 """
 
 from __future__ import annotations
@@ -35,15 +35,13 @@ def visible_keys(vertices: Tensor, faces: Tensor, cameras: Camera) -> Tensor:
     shared = (vertices, faces, table, keys, queue, counter, len(faces), width, height, capacity)
     first = float(pixel_centres(1, 1)[0, 0, 0])
     # no fused multiply-add: the edge values of neighbours must stay exact negatives of each other
-    _scan[(len(faces), views)](
-        *shared, first, NEAR, TILE=TILE, BLOCK=64, num_warps=1, enable_fp_fusion=False
-    )
+    _scan[(len(faces), views)](*shared, first, NEAR, TILE=TILE, BLOCK=64, num_warps=1, enable_fp_fusion=False)
     _work[(WORKERS,)](*shared, first, NEAR, TILE=TILE, num_warps=4, enable_fp_fusion=False)
     return keys
 
 
 @triton.jit
-def _corner(vertices, faces, table, view, face, number):  # type: ignore[no-untyped-def]
+def _corner(vertices, faces, table, view, face, number):
     """Corner of a triangle in the camera's frame."""
     index = tl.load(faces + face.to(tl.int64) * 3 + number).to(tl.int64)
     wx = tl.load(vertices + index * 3)
@@ -57,13 +55,13 @@ def _corner(vertices, faces, table, view, face, number):  # type: ignore[no-unty
 
 
 @triton.jit
-def _three(a, b, c):  # type: ignore[no-untyped-def]
+def _three(a, b, c):
     """Least and largest of three numbers."""
     return tl.minimum(tl.minimum(a, b), c), tl.maximum(tl.maximum(a, b), c)
 
 
 @triton.jit
-def _span(low, high, size, first):  # type: ignore[no-untyped-def]
+def _span(low, high, size, first):
     """Pixels whose centres lie between low and high: first and one past the last."""
     start = tl.ceil(tl.minimum(tl.maximum(low - first - 1e-3, 0.0), size * 1.0)).to(tl.int32)
     stop = tl.floor(tl.minimum(tl.maximum(high - first + 1e-3, -1.0), size - 1.0)).to(tl.int32) + 1
@@ -71,7 +69,7 @@ def _span(low, high, size, first):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _box(ax, ay, az, bx, by, bz, cx, cy, cz, row, width, height, first, near):  # type: ignore[no-untyped-def]
+def _box(ax, ay, az, bx, by, bz, cx, cy, cz, row, width, height, first, near):
     """Pixels that a triangle may cover: x0, y0, x1, y1, all zero for none."""
     fx, fy = tl.load(row + 17), tl.load(row + 18)
     px, py, skew = tl.load(row + 14), tl.load(row + 15), tl.load(row + 16)
@@ -91,9 +89,7 @@ def _box(ax, ay, az, bx, by, bz, cx, cy, cz, row, width, height, first, near):  
 
 
 @triton.jit
-def _fill(  # type: ignore[no-untyped-def]
-    x, y, mask, ax, ay, az, bx, by, bz, cx, cy, cz, row, keys, view, face, width, height, first, near
-):
+def _fill(x, y, mask, ax, ay, az, bx, by, bz, cx, cy, cz, row, keys, view, face, width, height, first, near):
     """Test pixels (x, y) against a triangle and lower their keys."""
     dy = (y + first - tl.load(row + 15)) * tl.load(row + 13)
     dx = (x + first - tl.load(row + 14) - tl.load(row + 16) * dy) * tl.load(row + 12)
@@ -115,7 +111,7 @@ def _fill(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _scan(  # type: ignore[no-untyped-def]
+def _scan(
     vertices, faces, table, keys, queue, counter, count, width, height, capacity, first, near,
     TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -148,7 +144,7 @@ def _scan(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _work(  # type: ignore[no-untyped-def]
+def _work(
     vertices, faces, table, keys, queue, counter, count, width, height, capacity, first, near,
     TILE: tl.constexpr,
 ):  # fmt: skip

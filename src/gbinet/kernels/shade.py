@@ -1,5 +1,5 @@
-"""Fast twin of gbinet.render.shade.shade for CUDA: rays, textures, lights and shadows of all samples of a pixel
-in one Triton kernel that writes their mean."""
+"""Fast twin of gbinet.render.shade.shade for CUDA: rays, textures, lights and shadows of all samples of a
+pixel in one Triton kernel that writes their mean."""
 
 from __future__ import annotations
 
@@ -59,24 +59,24 @@ def averaged_colour(scene: RenderScene, fine: Camera, keys: Tensor, supersamplin
 
 
 @triton.jit
-def _dot(ax, ay, az, bx, by, bz):  # type: ignore[no-untyped-def]
+def _dot(ax, ay, az, bx, by, bz):
     return ax * bx + ay * by + az * bz
 
 
 @triton.jit
-def _unit(x, y, z):  # type: ignore[no-untyped-def]
+def _unit(x, y, z):
     scale = 1.0 / tl.maximum(tl.sqrt(x * x + y * y + z * z), 1e-12)
     return x * scale, y * scale, z * scale
 
 
 @triton.jit
-def _power(x, exponent):  # type: ignore[no-untyped-def]
+def _power(x, exponent):
     """x ** exponent for x >= 0."""
     return tl.where(x > 0, tl.exp2(exponent * tl.log2(tl.maximum(x, 1e-30))), 0.0)
 
 
 @triton.jit
-def _texel(texels, place, mask, weight, r, g, b):  # type: ignore[no-untyped-def]
+def _texel(texels, place, mask, weight, r, g, b):
     """Add a weighted texel."""
     packed = tl.load(texels + place, mask=mask, other=0)
     r += weight * (packed & 255).to(tl.float32)
@@ -86,7 +86,7 @@ def _texel(texels, place, mask, weight, r, g, b):  # type: ignore[no-untyped-def
 
 
 @triton.jit
-def _level(texels, base, log_size, level, u, v, weight, mask, r, g, b):  # type: ignore[no-untyped-def]
+def _level(texels, base, log_size, level, u, v, weight, mask, r, g, b):
     """Add the bilinear colour of one mip level."""
     remaining = log_size - level
     one = tl.full(remaining.shape, 1, tl.int32)
@@ -106,7 +106,7 @@ def _level(texels, base, log_size, level, u, v, weight, mask, r, g, b):  # type:
 
 
 @triton.jit
-def _sample(texels, bases, log_sizes, texture, u, v, density, mask):  # type: ignore[no-untyped-def]
+def _sample(texels, bases, log_sizes, texture, u, v, density, mask):
     """Trilinear colour in [0, 1]."""
     base = tl.load(bases + texture, mask=mask, other=0)
     log_size = tl.load(log_sizes + texture, mask=mask, other=0)
@@ -126,7 +126,7 @@ def _sample(texels, bases, log_sizes, texture, u, v, density, mask):  # type: ig
 
 
 @triton.jit
-def _around(texels, bases, log_sizes, texture, x, y, z, density, mask):  # type: ignore[no-untyped-def]
+def _around(texels, bases, log_sizes, texture, x, y, z, density, mask):
     """Linear colour of the far surroundings in a unit direction."""
     ax, ay = tl.abs(x), tl.abs(y)
     ratio = tl.minimum(ax, ay) / tl.maximum(tl.maximum(ax, ay), 1e-20)
@@ -143,12 +143,12 @@ def _around(texels, bases, log_sizes, texture, x, y, z, density, mask):  # type:
 
 
 @triton.jit
-def _is_lit(shadows, place, limit, mask):  # type: ignore[no-untyped-def]
+def _is_lit(shadows, place, limit, mask):
     return (tl.load(shadows + place, mask=mask, other=0.0) > limit).to(tl.float32)
 
 
 @triton.jit
-def _shadow(light, shadows, index, size, px, py, pz, nx, ny, nz, distance, mask):  # type: ignore[no-untyped-def]
+def _shadow(light, shadows, index, size, px, py, pz, nx, ny, nz, distance, mask):
     """Share of a light that arrives at a point."""
     focal = tl.load(light + 20)
     texel = distance / focal
@@ -173,7 +173,7 @@ def _shadow(light, shadows, index, size, px, py, pz, nx, ny, nz, distance, mask)
 
 
 @triton.jit
-def _shade(  # type: ignore[no-untyped-def]
+def _shade(
     keys,  # [V, H * s, W * s] int64
     image,  # [V, 3, H, W]
     table,  # [V, 17]: axes, centre, ray terms
@@ -298,9 +298,7 @@ def _shade(  # type: ignore[no-untyped-def]
         ex, ey, ez = twice * sx - tx, twice * sy - ty, twice * sz - tz
         ex, ey, ez = tl.where(seen, ex, -tx), tl.where(seen, ey, -ty), tl.where(seen, ez, -tz)
         wanted = mask & ((mirror > 0) | (key == _EMPTY))
-        er, eg, eb = _around(
-            texels, bases, log_sizes, around, ex, ey, ez, tl.where(seen, 4.0, 1.0), wanted
-        )
+        er, eg, eb = _around(texels, bases, log_sizes, around, ex, ey, ez, tl.where(seen, 4.0, 1.0), wanted)
         red += tl.where(seen, r * dr * (1 - mirror) + mirror * er + gloss * hr, er)
         green += tl.where(seen, g * dg * (1 - mirror) + mirror * eg + gloss * hg, eg)
         blue += tl.where(seen, b * db * (1 - mirror) + mirror * eb + gloss * hb, eb)

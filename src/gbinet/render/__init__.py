@@ -1,0 +1,24 @@
+"""Random textured scenes -> views with exact depth: training without a download, demo, tests."""
+
+from gbinet.render.assets import AssetLibrary
+from gbinet.render.compose import KINDS, make_scene
+from gbinet.render.shade import Rendering, render, render_colour, render_depth
+from gbinet.render.source import RenderConfig, RenderedSource, Sample, render_sample
+from gbinet.render.stage import RenderScene
+from gbinet.render.validation import validation_samples
+
+__all__ = [
+    "KINDS",
+    "AssetLibrary",
+    "RenderConfig",
+    "RenderScene",
+    "RenderedSource",
+    "Rendering",
+    "Sample",
+    "make_scene",
+    "render",
+    "render_colour",
+    "render_depth",
+    "render_sample",
+    "validation_samples",
+]

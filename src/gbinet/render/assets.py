@@ -54,7 +54,9 @@ class AssetLibrary:
         """The training part of a folder, or (held_out) the part that is kept for validation."""
         root = Path(root)
         if not root.is_dir():
-            raise SceneError(f"{root}: there is no such asset folder; give one with gso/, polyhaven/ or textures/")
+            raise SceneError(
+                f"{root}: there is no such asset folder; give one with gso/, polyhaven/ or textures/"
+            )
         objects = _part(root / "gso", (".npz",), held_out) + _part(root / "meshes", MESH_SUFFIXES, held_out)
         furniture = _part(root / "polyhaven", (".npz",), held_out)
         surfaces = _part(root / "textures", IMAGE_SUFFIXES, held_out)
@@ -112,7 +114,9 @@ def read_asset(path: Path) -> AssetOnHost:
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise FormatError(path, f"no object with arrays p, uv, lo, hi, f ({error})") from error
     if p.ndim != 2 or p.shape[1] != 3 or uv.shape != (len(p), 2) or faces.ndim != 2 or faces.shape[1] != 3:
-        raise FormatError(path, f"p, uv, f have shapes {p.shape}, {uv.shape}, {faces.shape}; expected [V,3] [V,2] [F,3]")
+        raise FormatError(
+            path, f"p, uv, f have shapes {p.shape}, {uv.shape}, {faces.shape}; expected [V,3] [V,2] [F,3]"
+        )
     if faces.size == 0 or int(faces.max()) >= len(p):
         raise FormatError(path, "faces are missing or name vertices that do not exist")
     positions = p.astype(np.float64) / 65535 * (hi - lo) + lo

@@ -64,4 +64,5 @@ def vertex_normals(positions: Tensor, faces: Tensor, welded: Tensor | None = Non
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    return vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-20)
+    unit: Tensor = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-20)
+    return unit

@@ -127,7 +127,9 @@ def glyphs(rng: Chance, size: int, device: Device) -> Tensor:
         x0, y0 = rng.integers(0, size, 2)
         w, h = rng.integers(size // 8, size // 2, 2)
         patch = image[:, y0 : y0 + h, x0 : x0 + w]
-        image[:, y0 : y0 + h, x0 : x0 + w] = mix(patch, colour(rng, device), torch.tensor(rng.uniform(0.4, 1)))
+        image[:, y0 : y0 + h, x0 : x0 + w] = mix(
+            patch, colour(rng, device), torch.tensor(rng.uniform(0.4, 1))
+        )
     return weathered(rng, image, rng.uniform(0, 0.06))
 
 
@@ -160,7 +162,9 @@ def wood(rng: Chance, size: int, device: Device) -> Tensor:
     """Stretched noise along one axis, in planks."""
     fine = octave_noise(rng, size, device, 32, 4, 0.8)
     stretched = F.interpolate(fine[None, None, :, ::16], size=(size, size), mode="bilinear")[0, 0]
-    rings = torch.sin(stretched * rng.uniform(0.5, 1.5) + rng.uniform(0, 1.5) * octave_noise(rng, size, device, 4, 3))
+    rings = torch.sin(
+        stretched * rng.uniform(0.5, 1.5) + rng.uniform(0, 1.5) * octave_noise(rng, size, device, 4, 3)
+    )
     image = mix(colour(rng, device, 0.15, 0.6), colour(rng, device, 0.3, 0.8), torch.sigmoid(2 * rings) * 0.7)
     _, y = unit_grid(size, device)
     planks = int(rng.integers(2, 9))
@@ -171,7 +175,7 @@ def wood(rng: Chance, size: int, device: Device) -> Tensor:
 
 
 def collage(rng: Chance, size: int, device: Device) -> Tensor:
-    """Overlapping discs and boxes of many sizes and colours: dead leaves, whose statistics are those of photos."""
+    """Overlapping discs and boxes of many sizes: dead leaves, whose statistics are those of photos."""
     count = 96
     radius = np.sort((0.012 * rng.power(1.2, count) ** -0.9).clip(0.012, 0.35))[::-1]  # small ones on top
     turn = rng.uniform(0, np.pi, count)

@@ -90,7 +90,14 @@ class Store:
 
 
 def placed(
-    thing: Thing, x: float, y: float, z: float, size: float, turn: float, tilt: float = 0.0, lying: bool = False
+    thing: Thing,
+    x: float,
+    y: float,
+    z: float,
+    size: float,
+    turn: float,
+    tilt: float = 0.0,
+    lying: bool = False,
 ) -> tuple[Part, np.ndarray]:
     """The thing in the world, and the sphere (x, y, z, r) about it. Lying: turned a quarter about x."""
     ex, ey, ez = (e * size for e in thing.extent)

@@ -11,6 +11,8 @@ scheduling. `gbinet.kernels.rasterise` is the fast twin for CUDA.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -110,7 +112,7 @@ def _boxes(corners: Tensor, camera: Camera) -> tuple[Tensor, Tensor]:
 
 
 def _setup(corners: Tensor) -> Tensor:
-    """What a fragment needs of its triangle, [M, 15]: three edge planes, the plane, least and largest depth."""
+    """What a fragment needs of its triangle, [M, 15]: three edge planes, the plane, its span of depth."""
     a, b, c = corners.unbind(1)  # [M, 3] each
     normal = _cross(b - a, c - a)
     offset = (normal * a).sum(-1, keepdim=True)
@@ -161,7 +163,7 @@ def _rounds(counts: Tensor, limit: int) -> list[tuple[int, int]]:
     runs = int(total[-1]) // limit + 1
     targets = torch.arange(1, runs, device=counts.device) * limit
     cuts = [0, *torch.searchsorted(total, targets).tolist(), counts.numel()]
-    return [(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True) if b > a]
+    return [(a, b) for a, b in itertools.pairwise(cuts) if b > a]
 
 
 def _edge_values(setup: Tensor, owner: Tensor, x: Tensor, y: Tensor, terms: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where cameras stand: one reference view and its neighbours, drawn for a scene; and the depth range to search."""
+"""Where cameras stand, a reference view and its neighbours, and the range of depth to search."""
 
 from __future__ import annotations
 
@@ -66,7 +66,13 @@ def draw_rig(
 
 def _style(rng: Chance, kind: str, dtu_like: bool) -> Style:
     if dtu_like:
-        return Style(np.radians(rng.uniform(5, 15)), DTU_FOCAL * rng.uniform(0.9, 1.35), rng.uniform(0, 0.2), 0.05, False)
+        return Style(
+            np.radians(rng.uniform(5, 15)),
+            DTU_FOCAL * rng.uniform(0.9, 1.35),
+            rng.uniform(0, 0.2),
+            0.05,
+            False,
+        )
     angle = np.radians(log_uniform(rng, 2.5, 18))
     focal = {"table": log_uniform(rng, 0.8, 2.4), "room": log_uniform(rng, 0.55, 1.2)}.get(
         kind, log_uniform(rng, 0.65, 1.8)
@@ -129,7 +135,9 @@ def _neighbour(
         step = step + sight * (rng.normal(0, 0.5) * style.forward * baseline)
         place = position + step
         if style.parallel < 0.3:  # keep the distance to the target: an orbit
-            place = target + (place - target) * (distance / np.linalg.norm(place - target)) * rng.normal(1, 0.03)
+            place = target + (place - target) * (distance / np.linalg.norm(place - target)) * rng.normal(
+                1, 0.03
+            )
         aim = target + step * style.parallel + rng.normal(0, 0.03, 3) * distance
         if _free(place, layout):
             break
@@ -159,7 +167,9 @@ def _free(position: np.ndarray, layout: Layout) -> bool:
 
 def _roll(rng: Chance) -> float:
     if rng.random() < 0.08:
-        return float(rng.choice([np.pi / 2, -np.pi / 2, np.pi]) if rng.random() < 0.5 else rng.uniform(-np.pi, np.pi))
+        return float(
+            rng.choice([np.pi / 2, -np.pi / 2, np.pi]) if rng.random() < 0.5 else rng.uniform(-np.pi, np.pi)
+        )
     return float(rng.normal(0, 0.06))
 
 
@@ -176,19 +186,19 @@ def depth_range(rng: Chance, depth: Tensor, rig: Rig) -> Tensor:
 
     Wide or tight, with a random phase, so that the true depth stands in no fixed relation to the range.
     """
-    if rig.dtu_like and rng.random() < 0.4:
-        return torch.tensor([0.425, 0.935], dtype=torch.float32).to(depth.device, non_blocking=True)
-    if rig.dtu_like and rng.random() < 0.5:
-        near = rng.uniform(0.25, 0.5) * rig.distance / 0.65
-        return torch.tensor([near, near + rng.uniform(0.4, 0.9) * rig.distance / 0.65], dtype=torch.float32).to(
-            depth.device, non_blocking=True
-        )
+    if rig.dtu_like and rng.random() < 0.7:
+        low, high = 0.425, 0.935
+        if rng.random() < 0.5:
+            low = rng.uniform(0.25, 0.5) * rig.distance / 0.65
+            high = low + rng.uniform(0.4, 0.9) * rig.distance / 0.65
+        return torch.tensor([low, high], dtype=torch.float32).to(depth.device, non_blocking=True)
     tight = rng.random() < 0.25
-    low, high = _quantiles(depth, *((0.05, rng.uniform(0.8, 0.95)) if tight else (0.005, rng.uniform(0.95, 0.998))), rig)
-    span = (high - low).clamp_min(0.02 * rig.distance)
+    shares = (0.05, rng.uniform(0.8, 0.95)) if tight else (0.005, rng.uniform(0.95, 0.998))
+    nearest, farthest = _quantiles(depth, *shares, rig)
+    span = (farthest - nearest).clamp_min(0.02 * rig.distance)
     before, beyond = rng.exponential(0.3, 2).clip(0, 1.5)
-    near = torch.maximum(low - span * (0.03 + before), low * rng.uniform(0.3, 0.9))
-    far = torch.minimum(high + span * (0.03 + beyond), near * log_uniform(rng, 4, 16))
+    near = torch.maximum(nearest - span * (0.03 + before), nearest * rng.uniform(0.3, 0.9))
+    far = torch.minimum(farthest + span * (0.03 + beyond), near * log_uniform(rng, 4, 16))
     return torch.stack([near, torch.maximum(far, near * 1.05)])
 
 

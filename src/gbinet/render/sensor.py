@@ -46,7 +46,7 @@ def expose(linear: Tensor, rng: Chance, config: SensorConfig) -> Tensor:
         image = _blur(image, sigmas)
     image = _tone(image)
     if level > 0:
-        # the sum of two hashed uniforms is close enough to a bell; photon noise grows towards the dark in gamma
+        # two uniforms make a bell that is good enough; photon noise grows towards the dark
         draws = hash_uniform((2, views, 3, height, width), seed, device)
         image = image + (draws[0] + draws[1] - 1) * (2.4 * level) / (0.5 + image).sqrt()
     if quality > 0:
@@ -72,12 +72,18 @@ def _blur(image: Tensor, sigmas: np.ndarray) -> Tensor:
     offsets = np.arange(-2, 3)
     kernels = np.exp(-0.5 * (offsets[None] / np.maximum(sigmas, 0.15)[:, None]) ** 2)
     kernels = (kernels / kernels.sum(1, keepdims=True)).astype(np.float32)
-    taps = torch.from_numpy(kernels).to(image.device, non_blocking=True)[:, :, None, None, None]  # [V, 5, 1, 1, 1]
+    taps = torch.from_numpy(kernels).to(image.device, non_blocking=True)[
+        :, :, None, None, None
+    ]  # [V, 5, 1, 1, 1]
     padded = F.pad(image, (2, 2, 2, 2), mode="replicate")
     width, height = image.shape[3], image.shape[2]
-    rows = sum(taps[:, i] * padded[:, :, :, i : i + width] for i in range(5))
-    blurred = sum(taps[:, i] * rows[:, :, i : i + height] for i in range(5))  # type: ignore[index]
-    return torch.as_tensor(blurred)
+    rows = taps[:, 0] * padded[..., :width]
+    for i in range(1, 5):
+        rows = rows + taps[:, i] * padded[..., i : i + width]
+    blurred = taps[:, 0] * rows[:, :, :height]
+    for i in range(1, 5):
+        blurred = blurred + taps[:, i] * rows[:, :, i : i + height]
+    return blurred
 
 
 _LUMINANCE = [

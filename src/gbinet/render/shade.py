@@ -41,7 +41,7 @@ def render(scene: RenderScene, cameras: Camera) -> Rendering:
 
 
 def world_rays(cameras: Camera, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Camera centres [V, 3] and ray directions [V, H, W, 3] of unit depth (z = 1 in the camera), world frame."""
+    """Camera centres [V, 3] and rays [V, H, W, 3] of unit depth (z = 1 in the camera), world frame."""
     terms = ray_terms(cameras, dtype)[:, None, None, :]  # [V, 1, 1, 5]
     pixels = cameras[0].to(dtype=dtype).pixel_grid()  # [H, W, 2]
     v = (pixels[..., 1] - terms[..., 3]) * terms[..., 1]
@@ -60,14 +60,14 @@ def render_depth(scene: RenderScene, cameras: Camera) -> tuple[Tensor, Tensor]:
     faces = face_index(keys).view(len(keys), -1)  # [V, H * W]
     centres, rays = world_rays(cameras, torch.float64)
     axes = cameras.cam_from_world[:, 2, :3].double()
-    found = [
-        _meet(scene, faces[v], centres[v], rays[v].view(-1, 3), axes[v]) for v in range(len(keys))
-    ]
+    found = [_meet(scene, faces[v], centres[v], rays[v].view(-1, 3), axes[v]) for v in range(len(keys))]
     depth, normals = (torch.stack(x) for x in zip(*found, strict=True))
     return depth.view(keys.shape), normals.view(*keys.shape, 3)
 
 
-def _meet(scene: RenderScene, faces: Tensor, centre: Tensor, ray: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
+def _meet(
+    scene: RenderScene, faces: Tensor, centre: Tensor, ray: Tensor, axis: Tensor
+) -> tuple[Tensor, Tensor]:
     """Depth [P] and normals [P, 3] where rays [P, 3] from one camera meet the planes of triangles [P]."""
     corners = scene.vertices[scene.faces[faces.clamp_min(0)].long()].double() - centre  # [P, 3, 3]
     a, b, c = corners.unbind(1)
@@ -135,7 +135,9 @@ def _shade_hits(scene: RenderScene, faces: Tensor, origin: Tensor, ray: Tensor, 
     density = row[:, stage.DENSITY] * (depth * slant)[:, 0] * pixel
     material = row[:, stage.MATERIAL].long()
     properties = scene.materials[material]  # [P, 8]
-    albedo = (sample(scene.textures, properties[:, 6].long(), uv, density) * properties[:, :3]).clamp(0, 1) ** 2.2
+    albedo = (sample(scene.textures, properties[:, 6].long(), uv, density) * properties[:, :3]).clamp(
+        0, 1
+    ) ** 2.2
     diffuse, highlight = _lighting(scene, point, normal, towards, properties[:, 4:5])
     mirrored = 2 * (normal * towards).sum(-1, keepdim=True) * normal - towards
     mirror = properties[:, 5:6]

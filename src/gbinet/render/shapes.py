@@ -89,7 +89,7 @@ def revolve(profile: np.ndarray, segments: int = 64) -> Mesh:
 
 
 def _turned_weld(profile: np.ndarray, segments: int) -> Tensor:
-    """Which points of a solid of revolution coincide: its seam, its poles, and the ends of a closed profile."""
+    """Which points of a solid of revolution coincide: seam, poles, ends of a closed profile."""
     row = np.arange(segments + 1)[:, None] % segments
     column = np.arange(len(profile))[None, :]
     row = np.where(profile[None, :, 0] == 0, 0, row)
@@ -195,18 +195,14 @@ def plates(rng: Chance) -> Mesh:
 def stairs(rng: Chance) -> Mesh:
     steps = int(rng.integers(3, 10))
     run, rise, width = 1.0 / steps, rng.uniform(0.4, 1.0) / steps, rng.uniform(0.4, 1.0)
-    parts = [
-        box((run, width, rise * (i + 1)), (-0.5 + run * (i + 0.5), 0)) for i in range(steps)
-    ]
+    parts = [box((run, width, rise * (i + 1)), (-0.5 + run * (i + 0.5), 0)) for i in range(steps)]
     return join(parts)
 
 
 def frame(rng: Chance) -> Mesh:
     """Table, stool or shelf: boards on posts."""
     w, d, h, t = rng.uniform(0.5, 1), rng.uniform(0.4, 0.8), rng.uniform(0.4, 1), rng.uniform(0.02, 0.06)
-    posts = [
-        box((t, t, h), (sx * (w - t) / 2, sy * (d - t) / 2)) for sx in (-1, 1) for sy in (-1, 1)
-    ]
+    posts = [box((t, t, h), (sx * (w - t) / 2, sy * (d - t) / 2)) for sx in (-1, 1) for sy in (-1, 1)]
     levels = np.linspace(h, 0.1, int(rng.integers(1, 5)))
     return join(posts + [box((w, d, t), z=float(z)) for z in levels])
 
@@ -231,12 +227,12 @@ def tower(rng: Chance) -> Mesh:
     return join(parts)
 
 
-def pose(
-    x: float, y: float, z: float, turn: float, tilt: float, scale: float
-) -> Tensor:
+def pose(x: float, y: float, z: float, turn: float, tilt: float, scale: float) -> Tensor:
     """[3, 4] transform: tilt about x, then turn about z, scale and move."""
     ct, st, cu, su = np.cos(tilt), np.sin(tilt), np.cos(turn), np.sin(turn)
-    rotation = np.array([[cu, -su, 0], [su, cu, 0], [0, 0, 1]]) @ np.array([[1, 0, 0], [0, ct, -st], [0, st, ct]])
+    rotation = np.array([[cu, -su, 0], [su, cu, 0], [0, 0, 1]]) @ np.array(
+        [[1, 0, 0], [0, ct, -st], [0, st, ct]]
+    )
     matrix = np.concatenate([rotation * scale, [[x], [y], [z]]], axis=1).astype(np.float32)
     return torch.from_numpy(matrix)
 

@@ -60,6 +60,8 @@ class RenderedSource:
         self.config = config
         self.device = torch.device(device)
         self.library = None if config.assets is None else AssetLibrary.open(config.assets, self.device)
+        if self.library is not None and self.device.type == "cuda":
+            self.library.preload()  # so that no training step waits for a file
         self._scenes: dict[int, RenderScene] = {}  # by slot
         self._numbers: dict[int, int] = {}
 

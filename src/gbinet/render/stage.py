@@ -86,25 +86,30 @@ class Layout:
     high: np.ndarray  # [3]
 
 
-def assemble(
-    kind: str,
-    seed: int,
-    parts: list[Part],
-    lights: list[Light],
-    ambient: tuple[tuple[float, float, float], tuple[float, float, float]],
-    surroundings: Texture,
-    layout: Layout,
-    device: torch.device,
-) -> RenderScene:
+@dataclass(frozen=True)
+class Draft:
+    """What a composer hands over."""
+
+    parts: list[Part]
+    lights: list[Light]
+    ambient: tuple[tuple[float, float, float], tuple[float, float, float]]  # light from above, from below
+    surroundings: Texture
+    layout: Layout
+
+
+def assemble(kind: str, seed: int, draft: Draft, device: torch.device) -> RenderScene:
     """Put the parts of a scene together on the device and cast the shadows."""
+    parts, lights = draft.parts, draft.lights
     meshes = [_on(part.mesh, device) for part in parts]
     whole = join(meshes)
     counts = torch.tensor([len(m.faces) for m in meshes])
     face_material = torch.repeat_interleave(torch.arange(len(parts)), counts).to(device, non_blocking=True)
     textures = {id(part.material.texture): part.material.texture for part in parts}  # shared ones once
     places = {key: place for place, key in enumerate(textures)}
-    pack = TexturePack.of([*textures.values(), surroundings])
-    materials = torch.tensor([_material_row(p.material, places) for p in parts], dtype=torch.float32).to(device)
+    pack = TexturePack.of([*textures.values(), draft.surroundings])
+    materials = torch.tensor([_material_row(p.material, places) for p in parts], dtype=torch.float32).to(
+        device
+    )
     cameras = Camera.stack([light_camera(light) for light in lights]).to(device)
     faces = whole.faces.to(torch.int32)
     return RenderScene(
@@ -115,17 +120,19 @@ def assemble(
         table=_face_table(whole, face_material, materials, pack),
         materials=materials,
         textures=pack,
-        lights=torch.tensor([_light_row(x) for x in lights], dtype=torch.float32).to(device, non_blocking=True),
+        lights=torch.tensor([_light_row(x) for x in lights], dtype=torch.float32).to(
+            device, non_blocking=True
+        ),
         light_cameras=cameras,
         shadows=key_depth(visible_keys(whole.positions, faces, cameras)),
-        ambient=torch.tensor(ambient, dtype=torch.float32).to(device, non_blocking=True),
-        layout=layout,
+        ambient=torch.tensor(draft.ambient, dtype=torch.float32).to(device, non_blocking=True),
+        layout=draft.layout,
     )
 
 
 def _on(mesh: Mesh, device: torch.device) -> Mesh:
-    move = {"device": device, "non_blocking": True}
-    return Mesh(mesh.positions.to(**move), mesh.normals.to(**move), mesh.uv.to(**move), mesh.faces.to(**move))
+    columns = (mesh.positions, mesh.normals, mesh.uv, mesh.faces)
+    return Mesh(*(column.to(device, non_blocking=True) for column in columns))
 
 
 def _material_row(material: Material, places: dict[int, int]) -> list[float]:
@@ -159,7 +166,9 @@ def light_camera(light: Light) -> Camera:
     position, target = np.array(light.position), np.array(light.target)
     distance = float(np.linalg.norm(target - position))
     focal = SHADOW_SIZE / 2 * max(distance, 1e-6) / light.reach
-    K = torch.tensor([[focal, 0, SHADOW_SIZE / 2], [0, focal, SHADOW_SIZE / 2], [0, 0, 1]], dtype=torch.float32)
+    K = torch.tensor(
+        [[focal, 0, SHADOW_SIZE / 2], [0, focal, SHADOW_SIZE / 2], [0, 0, 1]], dtype=torch.float32
+    )
     pose = torch.from_numpy(look_at(position, target)).float()
     return Camera(K, pose, SHADOW_SIZE, SHADOW_SIZE)
 

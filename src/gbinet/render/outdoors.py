@@ -1,0 +1,195 @@
+"""Scenes under the sky: streets with facades, and terrain from the air. Metres, z up."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gbinet.render import shapes
+from gbinet.render.chance import Chance, log_uniform
+from gbinet.render.lighting import ambient_light, sky, sun_light, triple
+from gbinet.render.mesh import Mesh, join
+from gbinet.render.paint import paint
+from gbinet.render.props import Store, placed
+from gbinet.render.shapes import box, pose, quad
+from gbinet.render.stage import Draft, Layout, Light, Material, Part
+
+# ---- facade ------------------------------------------------------------------------------------------------
+
+
+def facade(rng: Chance, store: Store) -> Draft:
+    """A street: the front of a house with recessed windows, a pavement, and things before it."""
+    columns, rows = int(rng.integers(3, 9)), int(rng.integers(2, 6))
+    bay, storey = rng.uniform(1.8, 3.5), rng.uniform(2.6, 3.6)
+    width, height = columns * bay, rows * storey
+    parts = _front(rng, store, columns, rows, bay, storey)
+    ground = quad(np.array([-60.0, -60, 0]), np.array([120.0, 0, 0]), np.array([0, 75.0, 0]))
+    parts.append(store.flat(ground, log_uniform(rng, 1, 4)))
+    pavement = box((width + 8, 2.5, 0.15), (0, -1.25))
+    parts.append(store.flat(pavement, log_uniform(rng, 0.5, 2)))
+    for side in (-1, 1):  # neighbours
+        w, h = rng.uniform(5, 14), rng.uniform(4, 16)
+        offset = rng.uniform(-1.5, 3)
+        house = box((w, 10, h), (side * (width / 2 + w / 2 + rng.uniform(0, 3)), 5 + offset))
+        parts.append(store.flat(house, log_uniform(rng, 1.5, 5)))
+    spheres = []
+    for _ in range(int(rng.integers(3, 12))):
+        thing = store.furniture() if rng.random() < 0.7 else store.shape()
+        size = log_uniform(rng, 0.5, 3.0)
+        x, y = rng.uniform(-width / 2, width / 2), -rng.uniform(0.6, 7)
+        part, sphere = placed(thing, x, y, 0.0, size, rng.uniform(0, 2 * np.pi))
+        parts.append(part)
+        spheres.append(sphere)
+    parts += [_post(rng, store, rng.uniform(-width / 2, width / 2)) for _ in range(int(rng.integers(0, 4)))]
+    focus = np.array([0, 0, height * 0.4])
+    radius = 0.6 * max(width, height)
+    sun = sun_light(rng, focus, radius, 1.0)
+    position = np.array(sun.position)
+    position[1] = -abs(position[1])  # the front gets the sun
+    lights = [Light(triple(position), sun.target, sun.colour, sun.reach)]
+    layout = Layout(
+        focus,
+        radius,
+        np.array(spheres).reshape(-1, 4),
+        np.array([-width, -25.0, 0.8]),
+        np.array([width, -2.0, 14.0]),
+    )
+    return Draft(parts, lights, ambient_light(rng, rng.uniform(0.3, 0.8)), sky(rng, store.device), layout)
+
+
+def _front(rng: Chance, store: Store, columns: int, rows: int, bay: float, storey: float) -> list[Part]:
+    """Piers and spandrels of masonry around recessed panes, with sills, cornices and a door."""
+    width = columns * bay
+    window_w, window_h = bay * rng.uniform(0.35, 0.65), storey * rng.uniform(0.4, 0.7)
+    recess, sill = rng.uniform(0.08, 0.4), storey * rng.uniform(0.15, 0.3)
+    masonry: list[Mesh] = []
+    for i in range(columns + 1):
+        inner = bay - window_w if 0 < i < columns else (bay - window_w) / 2
+        x = -width / 2 + i * bay + (0 if 0 < i < columns else (0.25 if i == 0 else -0.25) * (bay - window_w))
+        masonry.append(box((inner, recess, rows * storey), (x, recess / 2)))
+    trim: list[Mesh] = []
+    for i in range(columns):
+        x = -width / 2 + (i + 0.5) * bay
+        for j in range(rows):
+            z = j * storey
+            masonry.append(box((window_w, recess, sill), (x, recess / 2), z))
+            top = z + sill + window_h
+            masonry.append(box((window_w, recess, z + storey - top), (x, recess / 2), top))
+            trim.append(box((window_w * 1.15, 0.18, 0.08), (x, -0.05), z + sill - 0.08))
+            bar = rng.uniform(0.04, 0.08)
+            trim.append(box((bar, 0.05, window_h), (x, recess - 0.05), z + sill))
+            trim.append(box((window_w, 0.05, bar), (x, recess - 0.05), z + sill + window_h * 0.6))
+    for z in rng.choice(rows, int(rng.integers(0, rows)), replace=False) + 1:
+        trim.append(box((width, rng.uniform(0.15, 0.6), 0.2), (0, -0.1), float(z) * storey - 0.1))
+    for x in rng.uniform(-width / 2, width / 2, int(rng.integers(0, 4))):
+        trim.append(
+            shapes.cylinder(rng.uniform(0.05, 0.35), rows * storey, 24).moved(pose(x, -0.1, 0, 0, 0, 1))
+        )
+    panes = quad(np.array([-width / 2, recess, 0]), np.array([width, 0, 0]), np.array([0, 0, rows * storey]))
+    glass = Material(
+        paint(rng, str(rng.choice(["gradient", "collage", "noise"])), device=store.device),
+        (0.5,) * 3,
+        0.3,
+        120,
+        rng.uniform(0.05, 0.4),
+    )
+    tile = log_uniform(rng, 0.8, 4)
+    return [
+        store.flat(join(masonry), tile, "bricks" if rng.random() < 0.3 else None),
+        store.flat(join(trim), log_uniform(rng, 0.4, 2)),
+        Part(panes.textured(1 / bay), glass),
+    ]
+
+
+def _post(rng: Chance, store: Store, x: float) -> Part:
+    """Street lamp or sign."""
+    height = rng.uniform(2.5, 6)
+    pole = shapes.cylinder(rng.uniform(0.03, 0.1), height, 16)
+    head = box((rng.uniform(0.3, 0.9), 0.05, rng.uniform(0.2, 0.8)), z=height * 0.85)
+    return store.flat(
+        join([pole, head]).moved(pose(x, -rng.uniform(0.8, 5), 0, rng.normal(0, 0.4), 0, 1)), 0.8
+    )
+
+
+# ---- terrain -----------------------------------------------------------------------------------------------
+
+
+def terrain(rng: Chance, store: Store) -> Draft:
+    """Hills with houses, trees and rocks, seen from the air."""
+    size = log_uniform(rng, 60, 220)
+    hills = size * log_uniform(rng, 0.01, 0.18)
+    land = shapes.rolling(rng, size, hills, 256)
+    parts = [store.flat(land, log_uniform(rng, 0.03, 0.3) * size)]
+    heights = land.positions[:, 2].view(256, 256).numpy()
+    spheres = []
+    roofs, walls, crowns = store.material(), store.material(), store.material("noise")
+    for _ in range(int(rng.integers(8, 45))):
+        x, y = rng.uniform(-0.45 * size, 0.45 * size, 2)
+        column, row = (int((t / size + 0.5) * 255) for t in (x, y))
+        near = heights[max(0, row - 6) : row + 7, max(0, column - 6) : column + 7]
+        z = float(near.min())
+        lift = float(heights[row, column]) - z
+        if rng.random() < 0.55:
+            new, top = _house(
+                rng,
+                x,
+                y,
+                z,
+                lift,
+                (walls, roofs) if rng.random() < 0.5 else (store.material(), store.material()),
+            )
+        else:
+            new, top = _tree(
+                rng, x, y, float(heights[row, column]), crowns if rng.random() < 0.8 else store.material()
+            )
+        parts += new
+        spheres.append(np.array([x, y, z, top]))
+    focus = np.array([0, 0, float(heights[96:160, 96:160].mean())])
+    top = float(heights.max()) + 25
+    sun = sun_light(rng, focus, size * 0.6, 1.0)
+    layout = Layout(
+        focus,
+        size * 0.35,
+        np.array(spheres),
+        np.array([-size, -size, top * 0.6]),
+        np.array([size, size, 4 * size]),
+    )
+    return Draft(parts, [sun], ambient_light(rng, rng.uniform(0.35, 0.8)), sky(rng, store.device), layout)
+
+
+def _house(
+    rng: Chance, x: float, y: float, z: float, lift: float, materials: tuple[Material, Material]
+) -> tuple[list[Part], float]:
+    w, d, h = rng.uniform(5, 16), rng.uniform(5, 12), rng.uniform(3, 14)
+    turn = rng.uniform(0, np.pi)
+    body = box((w, d, h + lift)).textured(1 / rng.uniform(2, 6)).moved(pose(x, y, z, turn, 0, 1))
+    rise = rng.uniform(0.5, 4)
+    ridge = np.array([[-w / 2, 0, rise], [w / 2, 0, rise]])
+    eaves = np.array([[-w / 2, -d / 2, 0], [w / 2, -d / 2, 0], [w / 2, d / 2, 0], [-w / 2, d / 2, 0]])
+    slopes = [
+        quad(eaves[0], eaves[1] - eaves[0], ridge[0] - eaves[0]),
+        quad(eaves[2], eaves[3] - eaves[2], ridge[1] - eaves[2]),
+    ]
+    gables = [
+        _gable(quad(eaves[3], eaves[0] - eaves[3], ridge[0] - eaves[3])),
+        _gable(quad(eaves[1], eaves[2] - eaves[1], ridge[1] - eaves[1])),
+    ]
+    roof = join(slopes + gables).textured(1 / rng.uniform(2, 6))
+    roof = roof.moved(pose(x, y, z + h + lift, turn, 0, 1))
+    return [Part(body, materials[0]), Part(roof, materials[1])], max(w, h + rise)
+
+
+def _gable(leaning: Mesh) -> Mesh:
+    """The triangle of a quad's base and its fourth corner."""
+    chosen = torch.tensor([0, 1, 3])
+    faces = torch.tensor([[0, 1, 2]])
+    return Mesh(leaning.positions[chosen], leaning.normals[chosen], leaning.uv[chosen], faces)
+
+
+def _tree(rng: Chance, x: float, y: float, z: float, material: Material) -> tuple[list[Part], float]:
+    height = rng.uniform(3, 12)
+    trunk = shapes.cylinder(0.04 * height, height * 0.6, 10).moved(pose(x, y, z - 0.5, 0, 0, 1))
+    crown = shapes.blob(rng, 48).moved(
+        pose(x, y, z + height * 0.35, rng.uniform(0, 6), 0, height * rng.uniform(0.4, 0.7))
+    )
+    return [Part(join([trunk, crown.textured(0.3)]), material)], height
