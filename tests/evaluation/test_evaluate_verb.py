@@ -176,8 +176,8 @@ def test_depth_of_two_scenes(tmp_path):
     assert rows["a"]["mean [mm]"] == pytest.approx(0.4 / 3, rel=1e-5)
     assert rows["b"]["median [mm]"] == pytest.approx(2.0, rel=3e-3)
     assert rows["mean"]["% <= 0.125 mm"] == pytest.approx(25)
-    assert rows["a, confidence > 0.9"]["% answered"] == pytest.approx(50)
-    assert rows["a, confidence > 0.9"]["% <= 0.125 mm"] == pytest.approx(100)
+    sure = next(r for r in content["By confidence"] if r["scene"] == "a" and r["confidence above"] == 0.9)
+    assert sure["% of pixels"] == pytest.approx(50) and sure["% <= 0.125 mm"] == pytest.approx(100)
     assert (out / "errors" / "b" / "001.png").exists() and (out / "a-histogram.png").exists()
     assert content["scenes"]["a"]["views"]["000"]["pixels"] == 84
 
@@ -242,6 +242,7 @@ def test_json_is_always_valid():
 def test_table_is_markdown():
     lines = markdown_table(["name", "x"], [["a|b", 0.25], ["mean", float("nan")]]).splitlines()
     assert lines == ["| name |      x |", "| ---- | -----: |", "| a\\|b | 0.2500 |", "| mean |      - |"]
+    assert markdown_table(["%"], [[12.3456]]).splitlines()[-1] == "| 12.35 |"
 
 
 def test_records_that_are_broken_do_not_stop_a_score(tmp_path):

@@ -45,7 +45,14 @@ def cloud(
         device: Where to compute.
     """
     from gbinet.evaluation.cloud import compare_clouds, load_points, score_cloud
-    from gbinet.evaluation.report import Report, plot_fscore, plot_histogram, provenance, save_error_cloud
+    from gbinet.evaluation.report import (
+        Report,
+        Table,
+        plot_fscore,
+        plot_histogram,
+        provenance,
+        save_error_cloud,
+    )
 
     with progress_bar(prediction.stem) as progress:
         distances = compare_clouds(
@@ -71,8 +78,10 @@ def cloud(
     figures = [score.accuracy, score.completeness, score.overall]
     report = Report(
         f"{prediction.name} against {truth.name}",
-        ["cloud", *columns, *(f"F at {t:g} {unit} [%]" for t in thresholds)],
-        [[prediction.stem, *figures, *(100 * v for v in score.fscore.values())]],
+        Table(
+            ["cloud", *columns, *(f"F at {t:g} {unit} [%]" for t in thresholds)],
+            [[prediction.stem, *figures, *(100 * v for v in score.fscore.values())]],
+        ),
         settings={"thinning": thinning, "max_distance": max_distance, "seed": seed, "truth": str(truth)},
         prediction=provenance(prediction),
         details={"score": score},
@@ -109,7 +118,7 @@ def dtu(
         clouds_with_errors: Write clouds coloured by their error.
     """
     from gbinet.evaluation.dtu import TEST_SCANS, DTUProtocol, find_cloud, mean_score
-    from gbinet.evaluation.report import Report, provenance
+    from gbinet.evaluation.report import Report, Table, provenance
 
     out = out or clouds / "evaluation"
     protocol = DTUProtocol(seed=seed)
@@ -126,8 +135,7 @@ def dtu(
         notes.append(f"These are {len(scores)} scans, not the {len(TEST_SCANS)} of the published test set.")
     report = Report(
         "DTU point clouds",
-        ["scan", *names],
-        rows,
+        Table(["scan", *names], rows),
         settings={**asdict(protocol), "truth": str(truth)},
         prediction=provenance(clouds),
         notes=notes,
@@ -196,7 +204,7 @@ def eth3d(
     from gbinet.evaluation.cloud import load_points
     from gbinet.evaluation.eth3d import ETH3DProtocol, evaluate_scene, load_scans
     from gbinet.evaluation.plots import Curve, plot
-    from gbinet.evaluation.report import Report, provenance, save_error_cloud
+    from gbinet.evaluation.report import Report, Table, provenance, save_error_cloud
 
     points = load_points(prediction)
     tolerances = tuple(sorted(tolerances))
@@ -225,8 +233,7 @@ def eth3d(
     rows = [[t, 100 * score.accuracy[t], 100 * score.completeness[t], 100 * score.f1[t]] for t in tolerances]
     report = Report(
         f"{prediction.name}, ETH3D's measures",
-        ["tolerance [m]", "accuracy [%]", "completeness [%]", "F1 [%]"],
-        rows,
+        Table(["tolerance [m]", "accuracy [%]", "completeness [%]", "F1 [%]"], rows),
         settings={**asdict(ETH3DProtocol()), "scans": str(scans)},
         prediction=provenance(prediction),
         details={"score": score},

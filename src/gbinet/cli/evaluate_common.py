@@ -24,8 +24,8 @@ def pick(name: str) -> str:
 
 
 def finish(out: Path, report: Report) -> None:
-    from gbinet.evaluation.report import markdown_table, write_report
+    from gbinet.evaluation.report import write_report
 
     _, markdown = write_report(out, report)
-    print(markdown_table(report.columns, report.rows))
+    print(report.table.markdown())
     print(f"\nJSON, table and plots in {markdown.parent}")

@@ -43,7 +43,7 @@ def depth(
         maps: Write a picture of the errors of every view.
     """
     from gbinet.evaluation.depth_scene import SUFFIXES, mean_errors
-    from gbinet.evaluation.report import Report, provenance
+    from gbinet.evaluation.report import Report, Table, provenance
 
     def holds_maps(folder: Path) -> bool:
         return (folder / "depth").is_dir() or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))
@@ -70,20 +70,23 @@ def depth(
     if len(scores) > 1:
         rows += [_depth_row("mean", mean_errors([s.errors for s in scores.values()]))]
         rows += [_depth_row("mean, no edges", mean_errors([s.smooth for s in scores.values()]))]
-    for label, score in scores.items():
-        for sure in score.confident:
-            share = [f"{label}, confidence > {sure.above:g}", "", 100 * sure.share]
-            rows.append([*share, *(100 * v for v in sure.within.values()), "", ""])
-    columns = ["scene", "pixels", "% answered", *(f"% <= {t:g} {unit}" for t in thresholds)]
+    within = [f"% <= {t:g} {unit}" for t in thresholds]
+    columns = ["scene", "pixels", "% answered", *within, f"mean [{unit}]", f"median [{unit}]"]
+    confident = [
+        [label, sure.above, 100 * sure.share, *(100 * share for share in sure.within.values())]
+        for label, score in scores.items()
+        for sure in score.confident
+    ]
+    by_confidence = Table(["scene", "confidence above", "% of pixels", *within], confident)
     report = Report(
         f"Depth maps of {predictions.resolve().name}",
-        [*columns, f"mean [{unit}]", f"median [{unit}]"],
-        rows,
+        Table(columns, rows),
+        {"By confidence": by_confidence} if confident else {},
         settings={"thresholds": list(thresholds), "unit": unit, "truth": str(truth)},
         prediction=provenance(predictions),
         notes=[
             "Shares are of all pixels with known true depth; one without an answer counts as wrong. "
-            "Rows by confidence: of the pixels above it (their share stands under '% answered')."
+            "Mean and median are of the answered ones."
         ],
         details={"scenes": {label: asdict(score) for label, score in scores.items()}},
         pictures=pictures,

@@ -35,7 +35,7 @@ def tanks(
         device: Where to compute.
     """
     from gbinet.evaluation.cloud import load_points
-    from gbinet.evaluation.report import Report, plot_fscore, provenance, save_error_cloud
+    from gbinet.evaluation.report import Report, Table, plot_fscore, provenance, save_error_cloud
     from gbinet.evaluation.tanks import TAU, evaluate_scene, load_reference
 
     if clouds.is_file():
@@ -72,8 +72,7 @@ def tanks(
         rows.append(_row("mean", scores))
     report = Report(
         "Tanks and Temples, training scenes",
-        ["scene", "precision [%]", "recall [%]", "F-score [%]", "points", "true points"],
-        rows,
+        Table(["scene", "precision [%]", "recall [%]", "F-score [%]", "points", "true points"], rows),
         settings={"truth": str(truth), "tau": {score.scene: score.tau for score in scores}},
         prediction=provenance(clouds),
         details={"scores": scores, "clouds": [provenance(path) for path, _, _ in jobs]},

@@ -165,7 +165,7 @@ def _along_cells(points: Points) -> NDArray[np.int64]:
     """An order in which points of one cell of a coarse grid (1024 along the longest side) are together."""
     if len(points) == 0:
         return np.zeros(0, np.int64)
-    low = points.min(axis=0)
+    low = points.min(axis=0).astype(np.float64)
     extent = float((points.max(axis=0) - low).max())
     cells = ((points - low) * (1023 / extent if extent > 0 else 0.0)).astype(np.int64)
     keys = (cells[:, 0] << 20) | (cells[:, 1] << 10) | cells[:, 2]

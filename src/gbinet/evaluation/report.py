@@ -27,12 +27,24 @@ _BINS = 100
 
 
 @dataclass(frozen=True)
+class Table:
+    columns: Sequence[str]  # percentages have a % in their name
+    rows: Sequence[Sequence[object]]
+
+    def markdown(self) -> str:
+        return markdown_table(self.columns, self.rows)
+
+    def records(self) -> list[dict[str, object]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+@dataclass(frozen=True)
 class Report:
-    """One table and what belongs to it."""
+    """Tables and what belongs to them."""
 
     title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[object]]  # one per scan, scene or view; the last may be their mean
+    table: Table  # a row per scan or scene; the last may be their mean
+    more: Mapping[str, Table] = field(default_factory=dict)  # by their titles
     settings: Mapping[str, object] = field(default_factory=dict)  # of the measurement
     prediction: Mapping[str, object] = field(default_factory=dict)  # of what is measured: see `provenance`
     notes: Sequence[str] = ()
@@ -45,13 +57,13 @@ def write_report(folder: str | Path, report: Report, name: str = "scores") -> tu
     folder = Path(folder)
     from gbinet import __version__
 
-    rows = [dict(zip(report.columns, row, strict=True)) for row in report.rows]
     content = {
         "title": report.title,
         "scored_by": f"gbinet {__version__}",
         "prediction": report.prediction,
         "settings": report.settings,
-        "rows": rows,
+        "rows": report.table.records(),
+        **{title: table.records() for title, table in report.more.items()},
         "notes": report.notes,
         **report.details,
     }
@@ -85,8 +97,10 @@ def _write_markdown(path: Path, report: Report) -> Path:
     for heading, values in (("Measured", report.prediction), ("Measured with", report.settings)):
         if values:
             lines += [f"{heading}: " + "; ".join(f"{k} {v}" for k, v in _flat(values)) + ".", ""]
-    lines += [markdown_table(report.columns, report.rows), ""]
+    lines += [report.table.markdown(), ""]
     lines += [line for note in report.notes for line in (note, "")]
+    for title, table in report.more.items():
+        lines += [f"## {title}", "", table.markdown(), ""]
     for picture in report.pictures:
         lines += [f"![{picture.stem}]({picture.relative_to(path.parent).as_posix()})", ""]
     with atomic_path(path) as temporary:
@@ -107,7 +121,8 @@ def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, str
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    cells = [[*columns], *([_cell(value) for value in row] for row in rows)]
+    digits = [2 if "%" in column else 4 for column in columns]
+    cells = [[*columns], *([_cell(v, d) for v, d in zip(row, digits, strict=True)] for row in rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(columns))]
     numeric = [all(isinstance(row[k], int | float) for row in rows) for k in range(len(columns))]
 
@@ -121,9 +136,9 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     return "\n".join([line(cells[0]), "| " + " | ".join(rule) + " |", *map(line, cells[1:])])
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, digits: int) -> str:
     if isinstance(value, float):
-        return "-" if math.isnan(value) else f"{value:.4f}"
+        return "-" if math.isnan(value) else f"{value:.{digits}f}"
     return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
 
 
@@ -133,7 +148,7 @@ def provenance(path: str | Path) -> dict[str, object]:
     found: dict[str, object] = {"path": str(path)}
     folder = path if path.is_dir() else path.parent
     for name in RECORDS:
-        for place in (folder, folder.parent):
+        for place in (folder, folder / "depth", folder.parent):
             record = place / name
             if record.is_file():
                 try:

@@ -1,0 +1,1 @@
+"""Measures of depth maps and clouds against the truth."""
