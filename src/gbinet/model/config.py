@@ -58,8 +58,10 @@ class GBiNetConfig:
         return asdict(self)
 
     @staticmethod
-    def from_dict(values: dict[str, object]) -> GBiNetConfig:
+    def from_dict(values: object) -> GBiNetConfig:
         """From JSON: lists become tuples; an unknown field is an error (weights of a newer version)."""
+        if not isinstance(values, dict):
+            raise InputError(f"a configuration is a dictionary, got {type(values).__name__}")
         known = {f.name for f in fields(GBiNetConfig)}
         if unknown := sorted(set(values) - known):
             raise InputError(

@@ -41,9 +41,9 @@ class SearchGrid:
 
     def cells(self, stage: int) -> int:
         """Number of cells of the whole range after `stage` stages (stage >= 1)."""
-        cells = int(self.first_bins * 2 ** (stage - 1))
+        cells = self.first_bins << min(stage - 1, 60)  # a file may ask for any number of stages
         if cells > MAX_CELLS:
-            raise InputError(f"stage {stage} would cut the range into {cells} cells; at most {MAX_CELLS}")
+            raise InputError(f"stage {stage} would cut the range into more than {MAX_CELLS} cells")
         return cells
 
     def to_depth(self, position: Tensor, depth_range: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gbinet.errors import WeightsError
+from gbinet.errors import InputError, WeightsError
 from gbinet.formats.atomic import atomic_path
 from gbinet.model.config import GBiNetConfig
 
@@ -105,18 +104,18 @@ def _read_ours(path: Path) -> tuple[GBiNetConfig, dict[str, Tensor]]:
     if metadata.get("format") != FORMAT:
         raise WeightsError(f"{path} has layout version {metadata.get('format')}, this gbinet reads {FORMAT}")
     try:
-        values = json.loads(metadata["config"])
-    except json.JSONDecodeError as error:
-        raise WeightsError(f"{path}: the configuration in its header is no JSON: {error}") from error
-    return GBiNetConfig.from_dict(values), tensors
+        config = GBiNetConfig.from_dict(json.loads(metadata["config"]))
+    except (ValueError, TypeError, InputError) as error:
+        raise WeightsError(f"{path}: the configuration in its header cannot be used: {error}") from error
+    return config, tensors
 
 
 def _read_published(path: Path) -> dict[str, Tensor]:
     """A dict saved with torch.save, weights under 'model' (or at the top), keys with or without 'module.'."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # on noise, an unpickler may raise anything
+        reason = (str(error) or "it ends too early").splitlines()[0]
         raise WeightsError(f"{path} is no checkpoint that can be read safely: {reason}") from error
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         content = content["model"]
@@ -128,8 +127,11 @@ def _read_published(path: Path) -> dict[str, Tensor]:
 def _build(path: Path, config: GBiNetConfig, tensors: dict[str, Tensor]) -> GBiNet:
     from gbinet.model.gbinet import GBiNet
 
-    model = GBiNet(config)
-    expected = model.state_dict()
+    try:
+        with torch.device("meta"):  # shapes alone: a file cannot make us allocate more than it holds
+            expected = GBiNet(config).state_dict()
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise WeightsError(f"{path} describes a network that cannot be built: {error}") from error
     problems = [f"missing: {k}" for k in expected if k not in tensors]
     problems += [f"unexpected: {k}" for k in tensors if k not in expected]
     problems += [
@@ -140,5 +142,6 @@ def _build(path: Path, config: GBiNetConfig, tensors: dict[str, Tensor]) -> GBiN
     if problems:
         shown = problems[:12] + ([f"and {len(problems) - 12} more"] if len(problems) > 12 else [])
         raise WeightsError(f"{path} does not fit the network:\n  " + "\n  ".join(shown))
+    model = GBiNet(config)
     model.load_state_dict(tensors)
     return model.eval()
