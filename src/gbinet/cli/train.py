@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import tyro
 from rich.console import Console
 
+from gbinet.training.checkpoint import resumed_config
 from gbinet.training.config import PRESETS, TrainConfig, field_help, preset
 from gbinet.training.progress import line
 from gbinet.training.trainer import Report, train
@@ -61,12 +62,12 @@ def run(
     Args:
         out: Folder of the run: weights, checkpoint, log, TensorBoard curves. Default: runs/PRESET.
         preset_name: Where to start from; every option below changes one value of it.
-        resume: Go on from the newest checkpoint in OUT, exactly where it stopped.
+        resume: Go on from the newest checkpoint in OUT, exactly where it stopped, with the same options.
         options: What to change.
     """
     assert set(PRESETS) == set(Preset.__args__)  # type: ignore[attr-defined]
-    config = preset(preset_name, **vars(options))
     out = out or Path("runs") / preset_name
+    config = resumed_config(out, vars(options)) if resume else preset(preset_name, **vars(options))
     console = Console()
     with console.status("getting ready") as status:
 

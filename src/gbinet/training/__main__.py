@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from gbinet.errors import GBiNetError
+from gbinet.training.checkpoint import resumed_config
 from gbinet.training.config import PRESETS, TrainConfig, field_help, preset
 from gbinet.training.progress import line
 from gbinet.training.trainer import Report, train
@@ -20,7 +21,11 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m gbinet.training", description=__doc__)
     result.add_argument("--preset", choices=sorted(PRESETS), default="rendered", help="where to start from")
     result.add_argument("--out", type=Path, required=True, help="folder of the run")
-    result.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in --out")
+    result.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the newest checkpoint in --out, with the options it was started with",
+    )
     hints, explained = get_type_hints(TrainConfig), field_help()
     for field in fields(TrainConfig):
         flag = "--" + field.name.replace("_", "-")
@@ -52,7 +57,8 @@ def main(argv: list[str] | None = None) -> int:
     name, out, resume = given.pop("preset"), given.pop("out"), given.pop("resume")
     changes = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
     try:
-        result = train(preset(name, **changes), out, resume=resume, report=_print)
+        config = resumed_config(out, changes) if resume else preset(name, **changes)
+        result = train(config, out, resume=resume, report=_print)
     except GBiNetError as error:
         print(f"gbinet training: {error}", file=sys.stderr)
         return 2

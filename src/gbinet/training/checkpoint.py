@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -84,6 +85,15 @@ def newest(out: Path) -> Path:
 
 def read_config(state: Path) -> TrainConfig:
     return TrainConfig.from_dict(_record(state)["config"])  # type: ignore[arg-type]
+
+
+def resumed_config(out: Path, changes: Mapping[str, object]) -> TrainConfig:
+    """The options that a run was started with, with changes (None = none) that a resumed run may make."""
+    stored = read_config(newest(out))
+    given = {k: v for k, v in changes.items() if v is not None}
+    config = replace(stored, **given)  # type: ignore[arg-type]  # the fields' own types
+    check_same_run(stored, config)
+    return config
 
 
 def check_same_run(stored: TrainConfig, given: TrainConfig) -> None:

@@ -59,6 +59,7 @@ class Optimiser:
         self._worst_run = torch.zeros((), device=device)
         self.skipped = torch.zeros((), device=device)  # bad batches of this run
         self.largest_norm = torch.zeros((), device=device)  # of the gradient, since the last check
+        self.sum_of_norms = torch.zeros((), device=device)
         self.clipped = torch.zeros(
             (), device=device
         )  # optimiser steps that were scaled down, since the last check
@@ -79,7 +80,9 @@ class Optimiser:
         finite = torch.isfinite(norm)
         bad = (~finite).float()
         self._bad = torch.maximum(self._bad, bad)
-        self.largest_norm = torch.maximum(self.largest_norm, torch.where(finite, norm, 0.0))
+        usable = torch.where(finite, norm, 0.0)
+        self.largest_norm = torch.maximum(self.largest_norm, usable)
+        self.sum_of_norms += usable
         if self.config.clip:
             self.clipped += norm > self.config.clip
         self.applied += 1
@@ -101,15 +104,17 @@ class Optimiser:
 
     def check(self) -> dict[str, float]:
         """Read the counters (waits for the GPU); raises if the run is past help."""
-        values = torch.stack([self.skipped, self._worst_run, self.largest_norm, self.clipped]).tolist()
-        skipped, worst, norm, clipped = values
+        counters = [self.skipped, self._worst_run, self.sum_of_norms, self.largest_norm, self.clipped]
+        skipped, worst, norms, largest, clipped = torch.stack(counters).tolist()
+        steps = max(self.applied, 1)
         result = {
             "skipped": skipped,
-            "gradient_norm": norm,
-            "clipped": clipped / max(self.applied, 1),
+            "gradient_norm": norms / steps,
+            "largest_gradient_norm": largest,
+            "clipped": clipped / steps,
         }
-        self.largest_norm.zero_()
-        self.clipped.zero_()
+        for counter in (self.sum_of_norms, self.largest_norm, self.clipped):
+            counter.zero_()
         self.applied = 0
         if worst >= BAD_IN_A_ROW:
             raise GBiNetError(

@@ -111,10 +111,7 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
             dtu_like=config.dtu_like,
             samples_per_scene=config.samples_per_scene,
         )
-        source = RenderedSource(render, device)
-        if source.library is not None and device.type == "cuda":
-            source.library.preload()  # reading one by one would make the GPU wait in the first minutes
-        return SourceStream(source, config.batch_size, processes)
+        return SourceStream(RenderedSource(render, device), config.batch_size, processes)
     dataset = MVSDataset(_scenes(config, "train"), _sample_config(config, training=True))
     return DatasetStream(dataset, config.batch_size, processes, config.seed, config.workers)
 
@@ -132,21 +129,22 @@ def validation_batches(config: TrainConfig, device: torch.device) -> Sequence[Ba
 
 
 def _rendered_validation(config: TrainConfig, device: torch.device) -> Sequence[Batch]:
-    """Objects and textures that are never trained on, at the size and range of DTU's tests."""
-    from gbinet.render.assets import AssetLibrary
-    from gbinet.render.source import RenderConfig, RenderedSource
+    """The fixed validation set: objects that are never trained on where there are assets, else our shapes."""
+    from gbinet.render.validation import validation_samples
 
-    render = RenderConfig(
-        width=1600, height=1152, views=5, seed=991, dtu_like=True, samples_per_scene=1, asset_share=1.0
-    )
-    source = RenderedSource(render, device)
-    if config.assets is not None:
-        source.library = AssetLibrary.open(config.assets, device, held_out=True)
-    samples = []
-    for index in range(config.validation_scenes):
-        batch = source.batch(index, 1)
-        samples.append(replace(batch, depth_range=batch.depth_range.new_tensor([[425.0, 935.0]])).to("cpu"))
-    return samples
+    part = "free" if config.assets is None else "assets"
+    samples = validation_samples(part, config.assets, device=device, scenes=config.validation_scenes)
+    return [
+        Batch(
+            images=sample.images[None],
+            cameras=sample.cameras[None],
+            depth_range=sample.depth_range[None],
+            depth=sample.depth[None],
+            mask=sample.depth[None] > 0,
+            names=(sample.name,),
+        ).to("cpu")  # the GPU's memory is for training
+        for sample in samples
+    ]
 
 
 def _scenes(config: TrainConfig, split: str) -> Sequence[Scene]:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -28,6 +28,7 @@ from gbinet.training.tracking import Tracker, stage_measures
 from gbinet.training.updates import Step, update
 from gbinet.training.validate import Validation, measure, predict
 
+EPOCHS = 16  # the paper's number: so many equal parts has a run on samples that know no epochs
 MARGIN_SECONDS = 3.0  # kept free at the end of a command for the checkpoint
 
 
@@ -116,7 +117,7 @@ class Trainer:
         self.device = device
         self.report = report
         self.stop_requested = False
-        self.model = initial_weights(config).to(device).train()
+        self.model = initial_weights(replace(config, init=None) if resume else config).to(device).train()
         processes.same_weights(self.model)
         if processes.count > 1:
             synchronise_batch_norm(self.model)
@@ -201,11 +202,8 @@ class Trainer:
         """One batch; its measures [stages, M]."""
         config, progress = self.config, self.progress
         _check_size(batch)
-        epoch = (
-            progress.step // self.stream.steps_per_epoch
-            if self.stream.steps_per_epoch
-            else _epoch(config, fraction)
-        )
+        per_epoch = self.stream.steps_per_epoch
+        epoch = progress.step // per_epoch if per_epoch else int(EPOCHS * fraction)
         step = Step(config, config.stages_in_epoch(epoch), self.processes)
         self.optimiser.begin(learning_rate(config, progress.step, fraction))
         measures = update(config.update, self.model, batch, step, self.optimiser.apply)
@@ -325,11 +323,6 @@ class _SilentTracker(Tracker):
 
     def event(self, kind: str, step: int, values: object) -> None:
         pass
-
-
-def _epoch(config: TrainConfig, fraction: float) -> int:
-    """For sources without epochs: 16 equal parts of the run, the paper's number."""
-    return int(16 * fraction)
 
 
 def _check_size(batch: Batch) -> None:
