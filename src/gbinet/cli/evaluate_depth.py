@@ -42,21 +42,11 @@ def depth(
         truth_scale: The same for the truth.
         maps: Write a picture of the errors of every view.
     """
-    from gbinet.evaluation.depth_scene import SUFFIXES, mean_errors
+    from gbinet.evaluation.depth_scene import mean_errors
     from gbinet.evaluation.report import Report, Table, provenance
 
-    def holds_maps(folder: Path) -> bool:
-        return (folder / "depth").is_dir() or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))
-
-    if not predictions.is_dir():
-        raise SceneError(f"{predictions}: there is no such folder of depth maps")
-    names = [""] if holds_maps(predictions) else []
-    names = names or sorted(p.name for p in predictions.iterdir() if p.is_dir() and holds_maps(p))
-    if not names:
-        raise SceneError(
-            f"{predictions}: found no depth maps ({', '.join(SUFFIXES)}), here or one folder below"
-        )
     out = out or predictions / "evaluation"
+    names = _scenes(predictions, out)
     scores: dict[str, SceneDepth] = {}
     pictures: list[Path] = []
     for name in names:
@@ -92,6 +82,24 @@ def depth(
         pictures=pictures,
     )
     finish(out, report)
+
+
+def _scenes(predictions: Path, out: Path) -> list[str]:
+    """Names of the folders that hold depth maps; "" for the folder itself. Our own results are none."""
+    from gbinet.evaluation.depth_scene import SUFFIXES
+
+    def holds_maps(folder: Path) -> bool:
+        return (folder / "depth").is_dir() or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))
+
+    if not predictions.is_dir():
+        raise SceneError(f"{predictions}: there is no such folder of depth maps")
+    if holds_maps(predictions):
+        return [""]
+    names = sorted(p.name for p in predictions.iterdir() if p.is_dir() and p != out and holds_maps(p))
+    if not names:
+        known = ", ".join(SUFFIXES)
+        raise SceneError(f"{predictions}: found no depth maps ({known}), here or one folder below")
+    return names
 
 
 def _depth_row(label: str, errors: DepthErrors) -> list[object]:
