@@ -23,6 +23,11 @@ from gbinet.pointcloud import PointCloud
 
 # What other parts of the software leave beside their results: weights, settings, versions, commit.
 RECORDS = ("run.json", "settings.json")
+# Parts of them that say how it went, not what made the result.
+_NOT_SETTINGS = (
+    *("scene", "points", "warnings", "seconds", "network_seconds", "peak_memory_mib", "peak_gpu_memory_mib"),
+    *("computed", "kept", "failed", "encoded", "encoded_again", "tile"),
+)
 _BINS = 100
 
 
@@ -96,7 +101,7 @@ def _write_markdown(path: Path, report: Report) -> Path:
     lines = [f"# {report.title}", ""]
     for heading, values in (("Measured", report.prediction), ("Measured with", report.settings)):
         if values:
-            lines += [f"{heading}: " + "; ".join(f"{k} {v}" for k, v in _flat(values)) + ".", ""]
+            lines += [f"{heading}: " + "; ".join(f"{k} `{v}`" for k, v in _flat(values)) + ".", ""]
     lines += [report.table.markdown(), ""]
     lines += [line for note in report.notes for line in (note, "")]
     for title, table in report.more.items():
@@ -108,15 +113,17 @@ def _write_markdown(path: Path, report: Report) -> Path:
     return path
 
 
-def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested settings as (name, value) pairs, long ones left out: the JSON has them."""
-    found = []
+def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    """Nested settings as (name, value) pairs; times, counts and long values are left to the JSON."""
+    found: list[tuple[str, object]] = []
     for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found += _flat(value, f"{name}.")
-        elif value is not None and len(str(value)) <= 120:
-            found.append((name, f"`{value}`"))
+        if (
+            key in _NOT_SETTINGS
+            or value is None
+            or (not isinstance(value, Mapping) and len(str(value)) > 120)
+        ):
+            continue
+        found += _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(prefix + key, value)]
     return found
 
 
