@@ -1,0 +1,135 @@
+"""Streams of samples can start anywhere, share the work, and come from data sets on disk."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from plane_scenes import PlaneSource
+from torch.utils.data import Dataset
+
+from gbinet.data import dtu
+from gbinet.data.batch import Batch
+from gbinet.errors import InputError
+from gbinet.formats.image import write_image
+from gbinet.formats.pfm import write_pfm
+from gbinet.training.config import TrainConfig, preset
+from gbinet.training.distributed import Processes
+from gbinet.training.samples import DatasetStream, SourceStream, open_stream, validation_batches
+from gbinet.training.trainer import train
+
+
+class CountingDataset(Dataset[Batch]):
+    """Ten planes; names tell which sample and epoch a batch holds."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return 10
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> Batch:
+        batch = PlaneSource(8, 8, 2).sample(index)
+        return Batch(
+            *[getattr(batch, f) for f in ("images", "cameras", "depth_range", "depth", "mask")],
+            (f"{self.epoch}/{index}",),
+        )
+
+
+def names(stream: DatasetStream | SourceStream, first: int, count: int) -> list[tuple[str, ...]]:
+    return [batch.names for batch in islice(stream.batches(first), count)]
+
+
+def test_an_epoch_shows_every_sample_once_in_a_new_order():
+    stream = DatasetStream(CountingDataset(), 5, Processes())  # type: ignore[arg-type]
+    assert stream.steps_per_epoch == 2
+    first, second = names(stream, 0, 2), names(stream, 2, 2)
+    for epoch, batches in enumerate((first, second)):
+        assert {n for b in batches for n in b} == {f"{epoch}/{i}" for i in range(10)}
+    assert [n.split("/")[1] for b in first for n in b] != [n.split("/")[1] for b in second for n in b]
+
+
+@pytest.mark.parametrize("start", [1, 4, 5])
+def test_a_stream_can_start_at_any_step(start: int):
+    stream = DatasetStream(CountingDataset(), 3, Processes(), seed=3)  # type: ignore[arg-type]
+    assert names(stream, start, 3) == names(stream, 0, start + 3)[start:]
+
+
+def test_processes_share_a_batch():
+    whole = DatasetStream(CountingDataset(), 4, Processes())  # type: ignore[arg-type]
+    parts = [DatasetStream(CountingDataset(), 2, Processes(r, 2)) for r in range(2)]  # type: ignore[arg-type]
+    for step in range(2):
+        together = [names(part, step, 1)[0] for part in parts]
+        assert together[0] + together[1] == names(whole, step, 1)[0]
+    rendered = [SourceStream(PlaneSource(8, 8, 2), 2, Processes(r, 2)) for r in range(2)]
+    both = [names(r, 3, 1)[0] for r in rendered]
+    assert both[0] + both[1] == names(SourceStream(PlaneSource(8, 8, 2), 4, Processes()), 3, 1)[0]
+
+
+def test_too_few_samples_are_refused():
+    with pytest.raises(InputError, match="10 samples, a step takes 12"):
+        DatasetStream(CountingDataset(), 6, Processes(0, 2))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def small_dtu(tmp_path: Path) -> Path:
+    """A training set in DTU's layout: every scan is a link to the same three photos of a plane."""
+    sample = PlaneSource(96, 128, 3).sample(5)
+    root = tmp_path / "dtu"
+    photos, depths = root / "photos", root / "depths"
+    for view in range(3):
+        pixels = (sample.images[0, view].permute(1, 2, 0).numpy() * 255).astype(np.uint8)
+        for light in range(dtu.LIGHTS):
+            write_image(photos / f"rect_{view + 1:03d}_{light}_r5000.png", pixels)
+        write_pfm(depths / f"depth_map_{view:04d}.pfm", sample.depth[0].numpy())
+        write_image(depths / f"depth_visual_{view:04d}.png", np.full((96, 128), 255, np.uint8))
+        K, pose = sample.cameras.K[0, view].tolist(), sample.cameras.cam_from_world[0, view].tolist()
+        rows = "\n".join(" ".join(map(str, row)) for row in pose)
+        inner = "\n".join(" ".join(map(str, row)) for row in K)
+        (root / "Cameras").mkdir(exist_ok=True)
+        (root / "Cameras" / f"{view:08d}_cam.txt").write_text(
+            f"extrinsic\n{rows}\n\nintrinsic\n{inner}\n\n425 2.5\n"
+        )
+    pairs = "".join(f"{v}\n2 {(v + 1) % 3} 9.0 {(v + 2) % 3} 8.0\n" for v in range(3))
+    (root / "Cameras" / "pair.txt").write_text(f"3\n{pairs}")
+    for folder, target in (("Rectified_raw", photos), ("Depths_raw", depths)):
+        (root / folder).mkdir()
+        for scan in dtu.TRAIN + dtu.VALIDATION:
+            (root / folder / f"scan{scan}").symlink_to(target)
+    return root
+
+
+def test_the_dtu_preset_trains(small_dtu: Path, tmp_path: Path):
+    config = preset("dtu", data=small_dtu, height=64, width=64, views=3, batch_size=2, workers=0, log_every=1)
+    stream = open_stream(config, Processes(), torch.device("cpu"))
+    assert stream.steps_per_epoch == 79 * 3 * 7 // 2
+    batch = next(stream.batches(0))
+    assert batch.images.shape == (2, 3, 3, 64, 64)
+    assert batch.depth_range[0].tolist() == [425.0, 935.0]
+    assert bool(batch.mask.all())
+    one_step = TrainConfig.from_dict(
+        {**config.to_dict(), "total_steps": 1, "tensorboard": False, "validation_scenes": 1}
+    )
+    result = train(one_step, tmp_path / "run")
+    assert result.progress.step == 1
+    assert result.validation is not None
+    assert set(result.validation.centres) == set(range(1, 9))
+
+
+def test_validation_samples_are_in_units_like_dtu(small_dtu: Path):
+    config = preset("dtu", data=small_dtu, height=64, width=64, views=3, validation_scenes=2)
+    batches = validation_batches(config, torch.device("cpu"))
+    assert len(batches) == 2
+    for batch in batches:
+        near, far = batch.depth_range[0].tolist()
+        assert far - near == pytest.approx(510)
+
+
+def test_a_data_set_needs_its_folder():
+    with pytest.raises(InputError, match="--data"):
+        open_stream(preset("dtu"), Processes(), torch.device("cpu"))
