@@ -10,8 +10,14 @@ import sys
 # the flags, or as a dict of such functions (`gbinet evaluate dtu`). Heavy imports happen inside these
 # modules, so that `gbinet --help` answers at once.
 VERBS: dict[str, str] = {
+    "demo": "render a small scene, reconstruct it, compare it with the truth",
+    "reconstruct": "photos, with or without poses, to a dense cloud with a report",
+    "depth": "depth maps of a scene",
+    "fuse": "depth maps, of gbinet or of others, into one cloud",
+    "view": "look at a reconstruction in the browser",
     "train": "train the network on rendered scenes or on a data set",
     "evaluate": "scores of depth maps and clouds: depth, cloud, dtu, tanks, eth3d",
+    "info": "what a folder holds: views, sizes, depth ranges, pairs, coverage",
     "convert": "scenes, depth maps and clouds from one format to another",
 }
 
@@ -70,7 +76,7 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
     except (OSError, MemoryError) as error:
         if debug:
             raise
-        print(f"gbinet {verb}: {error or 'not enough memory'}", file=sys.stderr)
+        print(f"gbinet {verb}: {str(error) or 'not enough memory'}", file=sys.stderr)
         return 2
     return 0
 

@@ -1,0 +1,123 @@
+"""The command line's front door: quick, and errors in one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gbinet import __version__
+from gbinet.cli import main as front
+from gbinet.errors import SceneError
+
+HEAVY = ("torch", "numpy", "PIL", "pycolmap", "tyro", "rich", "safetensors")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], [], ["--version"], ["nonsense"]])
+def test_the_front_door_imports_nothing_heavy(arguments: list[str]) -> None:
+    """`gbinet --help` answers at once because it does not even import torch."""
+    code = (
+        "import sys; from gbinet.cli.main import main\n"
+        f"main({arguments!r})\n"
+        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_gbinet_imports_nothing_heavy() -> None:
+    code = f"import sys, gbinet; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert front.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {verb} " in shown and text in shown for verb, text in front.VERBS.items())
+
+
+def test_every_verb_has_a_module_and_every_module_a_verb() -> None:
+    modules = {p.stem for p in Path(front.__file__).parent.glob("*.py")}
+    assert set(front.VERBS) <= modules
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert front.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"gbinet {__version__}\n"
+
+
+def test_an_unknown_verb_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert front.main(["recnstruct"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "there is no verb 'recnstruct'" in captured.err
+    assert "usage: gbinet VERB" in captured.err
+
+
+def as_verb(monkeypatch: pytest.MonkeyPatch, failure: BaseException | None) -> None:
+    """Put a verb `broken` beside the real ones."""
+
+    def run(folder: Path, count: int = 3) -> None:
+        """Do it.
+
+        Args:
+            folder: where.
+            count: how often.
+        """
+        if failure is not None:
+            raise failure
+        print(f"{folder} {count}")
+
+    module = ModuleType("gbinet.cli.broken")
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gbinet.cli.broken", module)
+    monkeypatch.setitem(front.VERBS, "broken", "fail on purpose")
+
+
+def test_a_verb_gets_its_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    as_verb(monkeypatch, None)
+    assert front.main(["broken", "--folder", "here", "--count", "5"]) == 0
+    assert capsys.readouterr().out == "here 5\n"
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "says"),
+    [
+        (SceneError("folder x: no images"), 2, "gbinet broken: folder x: no images\n"),
+        (FileNotFoundError(2, "No such file or directory", "x.jpg"), 2, "x.jpg"),
+        (MemoryError(), 2, "not enough memory"),
+        (KeyboardInterrupt(), 130, "stopped"),
+    ],
+)
+def test_errors_end_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    failure: BaseException,
+    code: int,
+    says: str,
+) -> None:
+    as_verb(monkeypatch, failure)
+    assert front.main(["broken", "--folder", "x"]) == code
+    error = capsys.readouterr().err
+    assert says in error and "Traceback" not in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_verb(monkeypatch, SceneError("folder x: no images"))
+    with pytest.raises(SceneError):
+        front.main(["broken", "--folder", "x", "--debug"])
+
+
+def test_wrong_options_end_in_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_verb(monkeypatch, None)
+    with pytest.raises(SystemExit) as stopped:
+        front.main(["broken", "--folder", "x", "--nonsense"])
+    assert stopped.value.code == 2
+    assert "nonsense" in capsys.readouterr().err
