@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,10 @@ from gbinet.camera import Camera
 from gbinet.errors import InputError
 from gbinet.scene import (
     DepthRange,
+    SourceView,
     SparsePoints,
+    View,
+    coverage,
     range_from_depths,
     ranges_from_cameras,
     ranges_from_points,
@@ -103,6 +108,21 @@ def test_ranking_by_geometry_leaves_out_cameras_that_look_away() -> None:
     ranked = rank_by_geometry([*cameras, away], [DepthRange(3.0, 5.0)] * 4)
     assert all(3 not in {s.index for s in sources} for sources in ranked[:3])
     assert ranked[3] == ()
+
+
+def test_coverage_is_the_share_that_two_sources_see() -> None:
+    cameras = ring(3, 5.0)
+    cameras.append(look_at(cameras[1].centre, cameras[1].centre * 2))  # looks away
+    sources = [(1, 2), (0, 2), (0, 1), (0, 1)]
+    views = [
+        View(str(i), c, Path(), DepthRange(3.9, 4.1), tuple(SourceView(s, 1.0) for s in sources[i]))
+        for i, c in enumerate(cameras)
+    ]
+    shares = coverage(views)
+    assert all(share > 0.8 for share in shares[:3])  # 5 degrees apart they see nearly the same
+    assert shares[3] == 0.0
+    one = replace(views[0], sources=views[0].sources[:1])
+    assert coverage([one, *views[1:]])[0] == 0.0  # one source is not two
 
 
 @given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=200), st.floats(0.01, 100))

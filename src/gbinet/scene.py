@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gbinet.camera import Camera
+from gbinet.camera import Camera, pixel_centres
 from gbinet.errors import InputError
 
 
@@ -160,8 +160,8 @@ def rank_by_geometry(
 ) -> list[tuple[SourceView, ...]]:
     """Best source views of each view where no tracks are known.
 
-    The same score over made-up points: nine pixels of the view at three depths of its range, counted where
-    the other camera has them in its image.
+    The same score over made-up points: nine pixels of the view at three depths inside its range, counted
+    where the other camera has them in its image.
     """
     count = len(cameras)
     if count < 2:
@@ -177,7 +177,7 @@ def rank_by_geometry(
     for index in range(count):
         pixels = (fractions.double() * sizes[index]).repeat(3, 1)  # [27, 2]
         near, far = ranges[index].near, ranges[index].far
-        depths = torch.tensor([near, math.sqrt(near * far), far], dtype=torch.float64)
+        depths = torch.tensor([near * (far / near) ** t for t in (1 / 6, 0.5, 5 / 6)], dtype=torch.float64)
         points = batch[index].unproject(pixels, depths.repeat_interleave(9))  # [27, 3]
         others = candidates[index]
         seen, depth = batch[others].project(points.expand(width, -1, -1))  # [C, 27, 2], [C, 27]
@@ -188,6 +188,31 @@ def rank_by_geometry(
         scores[index] = (values * inside).sum(-1)
     best = scores.topk(min(max_sources, width), dim=1)
     return _as_sources(candidates.gather(1, best.indices), best.values)
+
+
+def coverage(views: Sequence[View], num_sources: int = 4, num_seen: int = 2) -> list[float]:
+    """Share of each view that at least `num_seen` of its best sources see too, at the middle of its range.
+
+    What few sources see gets no reliable depth: a low share is a warning.
+    """
+    shares = []
+    for view in views:
+        sources = [views[source.index] for source in view.sources[:num_sources]]
+        if view.depth_range is None or len(sources) < num_seen:
+            shares.append(0.0)
+            continue
+        camera = view.camera.to(dtype=torch.float64)
+        size = torch.tensor([camera.width, camera.height], dtype=torch.float64)
+        pixels = (pixel_centres(12, 16, dtype=torch.float64) / torch.tensor([16.0, 12.0]) * size).reshape(
+            -1, 2
+        )
+        middle = math.sqrt(view.depth_range.near * view.depth_range.far)
+        points = camera.unproject(pixels, torch.full((len(pixels),), middle, dtype=torch.float64))
+        batch, sizes = _batch([source.camera for source in sources])
+        seen, depth = batch.project(points.expand(len(sources), -1, -1))  # [S, N, 2], [S, N]
+        inside = (depth > 0) & (seen >= 0).all(-1) & (seen <= sizes[:, None]).all(-1)
+        shares.append(float((inside.sum(0) >= num_seen).double().mean()))
+    return shares
 
 
 def _as_sources(indices: Tensor, scores: Tensor) -> list[tuple[SourceView, ...]]:
@@ -211,7 +236,8 @@ def _batch(cameras: Sequence[Camera]) -> tuple[Camera, Tensor]:
 _LOW, _HIGH = 0.01, 0.99  # shares of the depths that may lie outside: structure from motion has outliers
 _MARGIN = 0.2  # of the extent, on both sides: surfaces reach beyond the points that were matched on them
 _FLAT_MARGIN = 0.03  # of the depth itself, for flat things seen from the front
-_FEW = 20  # fewer depths than this say little: then the margin is COLMAP's, a quarter of the depth
+_MOST = 0.25  # of the depth itself: COLMAP's margin, the largest that is given
+_FEW = 20  # fewer depths than this say little: then the margin is the largest
 _MAX_POINTS = 20_000  # enough for a percentile
 
 
@@ -220,14 +246,17 @@ def range_from_depths(depths: Tensor) -> DepthRange | None:
     depths = depths[torch.isfinite(depths) & (depths > 0)].double()
     if len(depths) == 0:
         return None
-    depths = depths[:: max(1, len(depths) // 1_000_000)]
+    depths = depths[:: max(1, len(depths) // 1_000_000)].sort().values
     # Outwards, never between two depths: a few far-apart points must not lose their ends.
-    low = float(torch.quantile(depths, _LOW, interpolation="lower"))
-    high = float(torch.quantile(depths, _HIGH, interpolation="higher"))
+    low = float(depths[math.floor(_LOW * (len(depths) - 1))])
+    high = float(depths[math.ceil(_HIGH * (len(depths) - 1))])
     if len(depths) < _FEW:
-        return DepthRange(0.75 * low, 1.25 * high)
+        return DepthRange((1 - _MOST) * low, (1 + _MOST) * high)
+    # A wide extent often comes from a few far things; they must not push the near end to the camera.
     margin = _MARGIN * (high - low)
-    return DepthRange(max(low - margin - _FLAT_MARGIN * low, 0.5 * low), high + margin + _FLAT_MARGIN * high)
+    near_margin = min(margin + _FLAT_MARGIN * low, _MOST * low)
+    far_margin = min(margin + _FLAT_MARGIN * high, _MOST * high)
+    return DepthRange(low - near_margin, high + far_margin)
 
 
 def ranges_from_points(cameras: Sequence[Camera], points: SparsePoints) -> list[DepthRange | None]:

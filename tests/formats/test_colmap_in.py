@@ -137,7 +137,7 @@ def broken(folder: Path, source: Path, name: str, change: Any) -> Path:
         ("images.bin", lambda b: struct.pack("<Q", 2**40) + b[8:], r"images\.bin, byte 8: claims"),
         ("images.bin", lambda b: b[: len(b) // 2], r"images\.bin, byte \d+"),
         ("points3D.bin", lambda b: b[:60], r"points3D\.bin, byte"),
-        ("points3D.bin", lambda b: b[:51] + b"\xff" * 8 + b[59:], r"byte 59: claims"),
+        ("points3D.bin", lambda b: b[:51] + b"\xff" * 8 + b[59:], r"byte 8: a point claims to be seen"),
     ],
 )
 def test_lying_headers(

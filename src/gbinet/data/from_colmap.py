@@ -54,7 +54,7 @@ def load_colmap(
         path = images_at / image.name
         lens = model.cameras[image.camera_id]
         if progress is not None and lens.distorted:
-            progress(index, len(names), f"undistorting {image.name}")
+            progress(index, len(names), "undistorting")
         posed = PosedPhoto(name, Photo(path, finder.find(path)), lens, image.cam_from_world, place)
         try:
             views.append(view_of(posed, undistorter, warnings))

@@ -49,7 +49,7 @@ def load_nerfstudio(
             depth = _existing(folder, frame.depth_path, warnings)
             lens = frame.lens(header.stored_size)
             if progress is not None and lens.distorted:
-                progress(index, len(names), f"undistorting {image.name}")
+                progress(index, len(names), "undistorting")
             photo = Photo(image, mask or finder.find(image), depth, scale)
             posed = PosedPhoto(name, photo, lens, frame.cam_from_world, path)
             views.append(view_of(posed, undistorter, warnings))

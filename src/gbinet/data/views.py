@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gbinet.camera import Camera
-from gbinet.errors import FormatError, InputError, SceneError
+from gbinet.errors import FormatError, SceneError
 from gbinet.formats.image import ImageHeader, is_image_name
 
 Array = NDArray[np.float64]
@@ -28,14 +28,16 @@ def checked_camera(
         raise FormatError(path, "the intrinsics are no pinhole matrix (last row must be 0 0 1)", position)
     if np.abs(cam_from_world[3] - [0, 0, 0, 1]).max() > 1e-6:
         raise FormatError(path, "the last row of a pose must be 0 0 0 1", position)
-    rotation = cam_from_world[:3, :3]
-    if not np.linalg.det(rotation) > 0:
+    # What Camera.check asks, on the numbers themselves: ten times faster, which a thousand views feel.
+    x, y, z = rotation = cam_from_world[:3, :3]
+    if np.abs(rotation @ rotation.T - np.eye(3)).max() > 1e-2:
+        problem = "the rotation of a pose is not orthonormal (is it the inverse, or scaled?)"
+        raise FormatError(path, problem, position)
+    if np.dot(np.cross(x, y), z) < 0:
         raise FormatError(path, "a pose mirrors the world: its rotation has a negative determinant", position)
-    camera = Camera(torch.from_numpy(K / K[2, 2]), torch.from_numpy(cam_from_world.copy()), *size)
-    try:
-        return camera.check("camera")
-    except InputError as error:
-        raise FormatError(path, str(error), position) from error
+    if not (K[0, 0] / K[2, 2] > 0 and K[1, 1] / K[2, 2] > 0):
+        raise FormatError(path, "a focal length is not positive", position)
+    return Camera(torch.from_numpy(K / K[2, 2]), torch.from_numpy(cam_from_world.copy()), *size)
 
 
 def turned_upright(camera: Camera, header: ImageHeader) -> Camera:
@@ -87,6 +89,8 @@ class MaskFinder:
         self.beside = {name for name in beside if is_mask_name(Path(name))}
 
     def find(self, image: Path) -> Path | None:
+        if not self.names and not self.beside:
+            return None
         relative = image.relative_to(self.images) if image.is_relative_to(self.images) else Path(image.name)
         stem = relative.with_suffix("").as_posix()
         # COLMAP appends .png to the whole name; others keep the name, or only the stem.

@@ -117,18 +117,20 @@ def read_images(path: Path, *, observations: bool = False) -> list[ColmapImage]:
 def read_points(path: Path) -> ColmapPoints:
     cursor = _Cursor(path)
     count = cursor.count("points", _POINT.itemsize)
+    data = cursor.data
     fixed = np.empty(count, _POINT)
     tracks: list[NDArray[np.int64]] = []
     for start in range(0, count, _BLOCK):
         heads: list[bytes] = []
         tails: list[bytes] = []
         for _ in range(min(_BLOCK, count - start)):
-            heads.append(cursor.data[cursor.at : cursor.at + _POINT.itemsize - 8])
-            cursor.at += _POINT.itemsize - 8
-            length = cursor.count("observations of a point", _TRACK.itemsize)
-            heads.append(cursor.data[cursor.at - 8 : cursor.at])
-            tails.append(cursor.data[cursor.at : cursor.at + length * _TRACK.itemsize])
-            cursor.at += length * _TRACK.itemsize
+            at = cursor.at + _POINT.itemsize
+            end = at + _TRACK.itemsize * int.from_bytes(data[at - 8 : at], "little")
+            if end > len(data):
+                raise cursor.error(f"a point claims to be seen {(end - at) // 8} times; the file is shorter")
+            heads.append(data[cursor.at : at])
+            tails.append(data[at:end])
+            cursor.at = end
         fixed[start : start + _BLOCK] = np.frombuffer(b"".join(heads), _POINT)
         tracks.append(np.frombuffer(b"".join(tails), _TRACK)["image"].astype(np.int64))
     if not np.isfinite(fixed["xyz"]).all():

@@ -1,0 +1,177 @@
+"""`gbinet info FOLDER`: what was understood of a scene, as a table and a picture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gbinet.scene import Scene
+
+_NAMES = {
+    "colmap": "COLMAP model",
+    "mvsnet": "MVSNet folder",
+    "blendedmvs": "BlendedMVS scene",
+    "dtu": "scan of DTU's training set",
+    "nerfstudio": "nerfstudio / instant-ngp transforms.json",
+    "rgbd": "RGB-D folder",
+}
+_ROWS = 12  # views in the table, unless all are asked for
+
+
+def run(
+    folder: tyro.conf.Positional[Path],
+    picture: Path | None = None,
+    kind: str | None = None,
+    depth_range: tuple[float, float] | None = None,
+    masks: Path | None = None,
+    all: bool = False,
+) -> None:
+    """Show what was understood of a scene: views, sizes, depth ranges, pairs, coverage.
+
+    Args:
+        folder: A folder of posed photos.
+        picture: Where to write a picture of it (cameras, points, ranges, pairs, photos), e.g. scene.png.
+        kind: Read it as this (colmap, mvsnet, blendedmvs, dtu, nerfstudio, rgbd) instead of recognising it.
+        depth_range: NEAR FAR for every view, instead of what the scene says.
+        masks: Folder of masks, where it is not beside the images.
+        all: List every view.
+    """
+    from rich.console import Console
+
+    from gbinet.cli.progress import progress_bar
+    from gbinet.data.load import list_photos, load_scene
+    from gbinet.scene import DepthRange
+
+    console = Console(soft_wrap=False)
+    if kind is None and _is_bare(folder):
+        photos = list_photos(folder)
+        console.print(_photo_table(folder, photos))
+        console.print("These photos have no camera poses. `gbinet reconstruct` finds them first.")
+        return
+    limits = None if depth_range is None else DepthRange(*depth_range)
+    with progress_bar() as progress:
+        scene = load_scene(folder, kind=kind, depth_range=limits, masks=masks, progress=progress)
+    console.print(_summary(scene))
+    console.print(_views(scene, None if all else _ROWS))
+    for warning in scene.warnings:
+        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False)
+    if picture is not None:
+        from gbinet.formats.image import write_image
+        from gbinet.viewer.overview import draw_overview
+
+        print(f"picture in {write_image(picture, draw_overview(scene))}")
+
+
+def _is_bare(folder: Path) -> bool:
+    """Photos and nothing else that could be a scene."""
+    from gbinet.data.load import list_photos, recognise
+    from gbinet.errors import SceneError
+
+    try:
+        recognise(folder)
+    except SceneError:
+        return bool(list_photos(folder))
+    return False
+
+
+def _photo_table(folder: Path, photos: list[Path]) -> Table:
+    from gbinet.errors import FormatError
+    from gbinet.formats.image import image_size
+
+    table = _plain(f"{folder.resolve().name}: bare photos")
+    sizes: Counter[str] = Counter()
+    for photo in photos:
+        try:
+            sizes["{}x{}".format(*image_size(photo))] += 1
+        except FormatError as error:
+            sizes[f"unreadable ({error.problem})"] += 1
+    table.add_row("photos", str(len(photos)))
+    table.add_row("image size", _counted(sizes))
+    return table
+
+
+def _summary(scene: Scene) -> Table:
+    from gbinet.scene import coverage
+
+    views = scene.views
+    table = _plain(f"{scene.name}: {_NAMES.get(scene.kind, scene.kind)}")
+    table.add_row("views", str(len(views)))
+    table.add_row("image size", _counted(Counter(f"{v.camera.width}x{v.camera.height}" for v in views)))
+    ranges = [view.depth_range for view in views if view.depth_range is not None]
+    near, far = sorted(r.near for r in ranges), sorted(r.far for r in ranges)
+    table.add_row("depth range", f"{_span(near)} to {_span(far)} (in the scene's own unit)")
+    sources = [len(view.sources) for view in views]
+    table.add_row("source views", f"{_ends(sources)} per view")
+    shares = sorted(coverage(views))
+    lowest = f"{shares[0]:.0%} at worst, {shares[len(shares) // 2]:.0%} in the middle"
+    table.add_row("coverage", f"{lowest} (share of a view that two of its four best sources see)")
+    points = scene.points
+    if points is None:
+        table.add_row("sparse points", "none")
+    else:
+        seen = (
+            ""
+            if points.view_index is None
+            else f", seen by {len(points.view_index) / len(points.xyz):.1f} views each"
+        )
+        table.add_row("sparse points", f"{len(points.xyz):,}{seen}")
+    for label, paths in (("masks", [v.mask_path for v in views]), ("depth", [v.depth_path for v in views])):
+        found = sum(path is not None for path in paths)
+        table.add_row(label, f"{found} of {len(views)} views" if found else "none")
+    return table
+
+
+def _views(scene: Scene, rows: int | None) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from gbinet.scene import coverage
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for column in ("view", "size", "near", "far", "coverage", "best sources"):
+        table.add_column(column, justify="left" if column in ("view", "best sources") else "right")
+    shares = coverage(scene.views)
+    for view, share in list(zip(scene.views, shares, strict=True))[:rows]:
+        limits = view.depth_range
+        best = [scene.views[source.index].name for source in view.sources[:4]]
+        table.add_row(
+            view.name,
+            f"{view.camera.width}x{view.camera.height}",
+            "-" if limits is None else f"{limits.near:.4g}",
+            "-" if limits is None else f"{limits.far:.4g}",
+            f"{share:.0%}",
+            " ".join(best) or "none",
+        )
+    hidden = len(scene.views) - (rows or len(scene.views))
+    if hidden > 0:
+        table.caption = f"and {hidden} more; --all lists every view"
+    return table
+
+
+def _plain(title: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    return Table(title=title, box=box.SIMPLE, show_header=False, pad_edge=False, title_justify="left")
+
+
+def _counted(sizes: Counter[str]) -> str:
+    if len(sizes) == 1:
+        return next(iter(sizes))
+    shown = ", ".join(f"{size} ({number})" for size, number in sizes.most_common(4))
+    return shown + (f" and {len(sizes) - 4} others" if len(sizes) > 4 else "")
+
+
+def _span(values: list[float]) -> str:
+    low, high = f"{values[0]:.4g}", f"{values[-1]:.4g}"
+    return low if low == high else f"{low}...{high}"
+
+
+def _ends(values: list[int]) -> str:
+    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
