@@ -1,17 +1,29 @@
-"""A progress bar for the callbacks of the library."""
+"""Progress bars for the callbacks of the library."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 
 @contextmanager
 def progress_bar(label: str = "") -> Iterator[Callable[[int, int, str], None]]:
     """Yields `progress(done, total, what)`; each `what` has a bar of its own, gone when the block ends."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -29,3 +41,55 @@ def progress_bar(label: str = "") -> Iterator[Callable[[int, int, str], None]]:
             bars.update(bars.task_ids[tasks[what]], completed=done, total=total)
 
         yield progress
+
+
+_TITLES = {
+    "poses": "finding poses",
+    "reading": "reading photos",
+    "depth": "depth maps",
+    "fusion": "fusing",
+    "rendering": "rendering",
+}
+
+
+class _Rate(ProgressColumn):
+    """Steps per second, or seconds per step where these are long."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("")
+        return Text(f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each", style="dim")
+
+
+class StageBars:
+    """`with StageBars() as bars: work(progress=bars)`; on no terminal, nothing is drawn."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._bars = Progress(
+            TextColumn("{task.description:14}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[what]}", markup=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> StageBars:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def __call__(self, stage: str, done: int, total: int, what: str) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(_TITLES.get(stage, stage), total=total, what="")
+        self._bars.update(self._tasks[stage], completed=done, total=total, what=what.replace("[", "\\["))

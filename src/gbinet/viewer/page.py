@@ -44,7 +44,7 @@ def controls(max_views: int) -> str:
 <div class="controls">
   <label>colour <select id="colour-mode"><option value="0">photo</option>
     <option value="1">number of views</option><option value="2">confidence</option></select></label>
-  <label>point size <input id="point-size" type="range" min="0.3" max="4" step="0.1" value="1.2"></label>
+  <label>point size <input id="point-size" type="range" min="0.3" max="4" step="0.1" value="1.8"></label>
   <label>views at least
     <input id="min-views" type="range" min="1" max="{max_views}" step="1" value="1"></label>
   <label>confidence at least

@@ -147,8 +147,8 @@ def side_views(
     sides = {"front": (0.0, 12.0), "left": (-50.0, 15.0), "right": (50.0, 15.0), "above": (0.0, 70.0)}
     pictures = []
     for caption, (turn, lift) in sides.items():
-        camera = Camera(K, orbit(centre, 2.6 * radius, front, up, turn, lift), width, height)
-        pictures.append((caption, splat(cloud, camera)))
+        camera = Camera(K, orbit(centre, 2.1 * radius, front, up, turn, lift), width, height)
+        pictures.append((caption, splat(cloud, camera, size=3)))
     return pictures
 
 
@@ -190,7 +190,7 @@ def cloud_data(cloud: PointCloud, scene: Scene) -> dict[str, object]:
         "maxViews": max_views(chosen),
         "axes": [right.tolist(), (-forward).tolist(), (-down).tolist()],  # side, front, up
         "target": [0.0, 0.0, 0.0],
-        "distance": 2.6 * radius / reach,
+        "distance": 2.1 * radius / reach,
         "spacing": 1.6 / math.sqrt(max(count, 1)) * radius / reach,
         "lines": [round(x, 4) for x in _frusta(scene, centre, reach, 0.12 * radius)],
     }

@@ -1,0 +1,46 @@
+"""`gbinet demo`: does it work here? A rendered scene, reconstructed and compared with the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+def run(
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("gbinet-demo"),
+    weights: str | None = None,
+    seed: int = 7,
+    views: int = 7,
+    size: int = 448,
+    device: str = "auto",
+) -> None:
+    """Render a small scene, reconstruct it with the weights in the box, and compare it with the truth.
+
+    Args:
+        out: Folder for the photos, the depth maps, the cloud and the report.
+        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        seed: Which scene is rendered.
+        views: How many photos are rendered.
+        size: Width of the photos in pixels.
+        device: auto, cpu, cuda, mps.
+    """
+    from gbinet.cli.progress import StageBars
+    from gbinet.cli.reconstruct import print_warnings
+    from gbinet.demo import DemoConfig, figures, run_demo
+    from gbinet.model.gbinet import GBiNet
+    from gbinet.pipeline import duration
+
+    model = GBiNet.from_pretrained(weights)
+    config = DemoConfig(views=views, width=size, height=size * 3 // 4, seed=seed)
+    with StageBars() as bars:
+        result = run_demo(out, model, config, device=device, progress=bars)
+    done = result.reconstruction
+    print_warnings(done.warnings)
+    print(f"{done.points:,} points from {views} photos in {duration(done.seconds)} on {done.depth.device}")
+    for label, value in figures(result.score, result.threshold):
+        print(f"  {label:36} {value}")
+    within = next(iter(result.depth.within.values()))
+    print(f"  {f'depths within {result.threshold * 1000:.1f} mm, all pixels':36} {within:.1%}")
+    print(f"look at {done.report}")

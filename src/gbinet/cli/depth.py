@@ -1,0 +1,73 @@
+"""`gbinet depth`: depth maps only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from gbinet.scene import DepthRange
+
+
+def run(
+    scene: tyro.conf.Positional[Path],
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    weights: str | None = None,
+    size: int = 1152,
+    views: int = 5,
+    stages: int | None = None,
+    depth_range: tuple[float, float] | None = None,
+    masks: Path | None = None,
+    device: str = "auto",
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto",
+    max_memory: float | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Estimate a depth map for every view.
+
+    Args:
+        scene: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
+        out: Folder; depth/<view>.npz holds depth and confidence. Start again with the same folder to go on.
+        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        size: Longer side of the images in pixels; larger photos are made smaller.
+        views: Photos per depth map, the reference included.
+        stages: Search stages, instead of what the weights were trained for.
+        depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
+        masks: Folder of masks named like the photos; kept with the scene for fusion.
+        device: auto, cpu, cuda, cuda:1, mps.
+        precision: auto is float16 on CUDA and float32 elsewhere.
+        max_memory: GiB that the network may use; larger images are cut into tiles.
+        overwrite: Replace depth maps in the output folder that were made with other settings.
+    """
+    from gbinet import pipeline
+    from gbinet.cli.progress import StageBars
+    from gbinet.cli.reconstruct import print_warnings
+    from gbinet.inference.predictor import DepthConfig, estimate_depths
+    from gbinet.model.gbinet import GBiNet
+
+    config = DepthConfig(
+        max_size=size,
+        views=views,
+        stages=stages,
+        depth_range=None if depth_range is None else DepthRange(*depth_range),
+        device=device,
+        precision=precision,
+        max_memory=max_memory,
+    )
+    model = GBiNet.from_pretrained(weights)
+    with StageBars() as bars:
+        settings = pipeline.ReconstructConfig(depth=config, masks=masks)
+        found, notes = pipeline.open_scene(scene, out, settings, bars)
+        result = estimate_depths(
+            found,
+            model,
+            out / "depth",
+            config,
+            overwrite=overwrite,
+            progress=lambda done, total, what: bars("depth", done, total, what),
+        )
+    failures = [f"view {name} was left out: {reason}" for name, reason in result.failed.items()]
+    print_warnings([*notes, *found.warnings, *result.warnings, *failures])
+    done, time = len(result.computed) + len(result.kept), pipeline.duration(result.seconds)
+    print(f"{done} depth maps ({len(result.kept)} were there already) in {time}: {out / 'depth'}")

@@ -1,0 +1,111 @@
+"""`gbinet fuse`: depth maps, ours or of others, into one cloud."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from gbinet.depthmap import DepthMap
+from gbinet.errors import SceneError
+from gbinet.scene import Scene
+
+
+class DepthFiles:
+    """Depth maps of any known format in a folder, named like the views; or those that a scene has."""
+
+    def __init__(self, scene: Scene, folder: Path | None, scale: float) -> None:
+        from gbinet.formats.depth_files import find_depth_file
+
+        if folder is None:
+            self.files = {i: (v.depth_path, v.depth_scale) for i, v in enumerate(scene.views) if v.depth_path}
+        else:
+            # What we and COLMAP write, or plain.
+            places = (folder / "depth", folder / "stereo" / "depth_maps", folder)
+            place = next((p for p in places if p.is_dir()), folder)
+            found = ((i, find_depth_file(place, view.name)) for i, view in enumerate(scene.views))
+            self.files = {i: (path, scale) for i, path in found if path is not None}
+        self.scene = scene
+
+    def load(self, index: int) -> DepthMap | None:
+        from gbinet.formats.depth_files import read_depth_map
+
+        if index not in self.files:
+            return None
+        path, scale = self.files[index]
+        return read_depth_map(path, self.scene.views[index].camera, scale)
+
+
+def run(
+    scene: tyro.conf.Positional[Path],
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    depth: Path | None = None,
+    depth_scale: float = 1.0,
+    min_confidence: float = 0.5,
+    min_views: int = 3,
+    max_reprojection: float = 1.0,
+    max_relative_depth: float = 0.01,
+    dynamic: bool = False,
+    max_sources: int = 10,
+    duplicates: Literal["used-pixel", "voxel", "none"] = "used-pixel",
+    voxel_size: float | None = None,
+    box: tuple[float, float, float, float, float, float] | None = None,
+    masks: Path | None = None,
+    device: str = "auto",
+) -> None:
+    """Fuse depth maps into one cloud; memory does not grow with their number.
+
+    Args:
+        scene: Scene with poses (COLMAP, also a dense workspace; MVSNet; nerfstudio; RGB-D; ...).
+        out: The .ply file to write.
+        depth: Folder of depth maps named like the views (.npz .npy .pfm .png .tif .bin .dmap), or the output
+            of `gbinet depth`, or a COLMAP workspace. Without it, the depth that the scene itself has is used.
+        depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
+        min_confidence: Drop pixels whose confidence is lower (maps without confidence keep all).
+        min_views: Other views that must agree with a point.
+        max_reprojection: Pixels that a point may be off between two views.
+        max_relative_depth: Share of its depth that a point may be off between two views.
+        dynamic: Also accept n views within n times these two thresholds.
+        max_sources: How many neighbours of each view are asked.
+        duplicates: How a surface that many views see is kept once.
+        voxel_size: Cell of --duplicates voxel, in the scene's unit.
+        box: Keep only x0 y0 z0 x1 y1 z1.
+        masks: Folder of masks named like the photos; black is ignored.
+        device: auto, cpu, cuda, cuda:1, mps.
+    """
+    from gbinet.cli.progress import StageBars
+    from gbinet.cli.reconstruct import print_warnings
+    from gbinet.data.load import load_scene
+    from gbinet.fusion.fuse import FusionConfig, fuse
+    from gbinet.inference.device import pick_device
+
+    config = FusionConfig(
+        min_confidence=min_confidence,
+        max_reprojection=max_reprojection,
+        max_relative_depth=max_relative_depth,
+        min_views=min_views,
+        dynamic=dynamic,
+        max_sources=max_sources,
+        duplicates=duplicates,
+        voxel_size=voxel_size,
+        box=box,
+    )
+    if out.suffix.lower() != ".ply":
+        out = out / "cloud.ply"
+    found = load_scene(scene, masks=masks, max_sources=max_sources)
+    maps = DepthFiles(found, depth, depth_scale)
+    if not maps.files:
+        where = depth if depth is not None else scene
+        raise SceneError(f"{where}: no depth map is named like a view, e.g. {found.views[0].name}.npz")
+    with StageBars() as bars:
+        result = fuse(
+            found,
+            maps,
+            out,
+            config,
+            device=pick_device(device),
+            progress=lambda done, total, what: bars("fusion", done, total, what),
+        )
+    print_warnings([*found.warnings, *result.warnings])
+    print(f"{result.points:,} points from {result.views} of {len(found.views)} views: {out}")

@@ -1,0 +1,116 @@
+"""`gbinet reconstruct`: photos, or photos with poses, in; a cloud, depth maps and a report out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from gbinet.scene import DepthRange
+
+
+def run(
+    photos: tyro.conf.Positional[Path],
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    quality: Annotated[Literal["fast", "balanced", "best"], tyro.conf.arg(aliases=["-q"])] = "balanced",
+    weights: str | None = None,
+    size: int | None = None,
+    views: int | None = None,
+    depth_range: tuple[float, float] | None = None,
+    min_confidence: float | None = None,
+    min_views: int | None = None,
+    max_reprojection: float | None = None,
+    max_relative_depth: float | None = None,
+    dynamic: bool = False,
+    duplicates: Literal["used-pixel", "voxel", "none"] | None = None,
+    voxel_size: float | None = None,
+    masks: Path | None = None,
+    box: tuple[float, float, float, float, float, float] | None = None,
+    device: str = "auto",
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto",
+    max_memory: float | None = None,
+    export: Literal["colmap", "openmvs", "nerfstudio"] | None = None,
+    mesh: bool = False,
+    overwrite: bool = False,
+) -> None:
+    """Make a dense cloud from photos.
+
+    Args:
+        photos: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
+        out: Folder for cloud.ply, depth/, report.html, run.json. Start again with the same folder to go on.
+        quality: Sets size, views and thresholds, which the options below change one by one.
+        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        size: Longer side of the images in pixels; larger photos are made smaller.
+        views: Photos per depth map, the reference included.
+        depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
+        min_confidence: Drop pixels whose confidence is lower (0 to 1).
+        min_views: Other views that must agree with a point.
+        max_reprojection: Pixels that a point may be off between two views.
+        max_relative_depth: Share of its depth that a point may be off between two views.
+        dynamic: Also accept n views within n times these two thresholds.
+        duplicates: How a surface that many views see is kept once.
+        voxel_size: Cell of --duplicates voxel, in the scene's unit.
+        masks: Folder of masks named like the photos; black is ignored.
+        box: Keep only x0 y0 z0 x1 y1 z1.
+        device: auto, cpu, cuda, cuda:1, mps.
+        precision: auto is float16 on CUDA and float32 elsewhere.
+        max_memory: GiB that the network may use; larger images are cut into tiles.
+        export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, into out/export.
+        mesh: Also write mesh.ply (needs the extra 'mesh').
+        overwrite: Replace depth maps in the output folder that were made with other settings.
+    """
+    from gbinet import pipeline
+    from gbinet.cli.progress import StageBars
+    from gbinet.model.gbinet import GBiNet
+
+    config = pipeline.preset(quality)
+    depth = {
+        "max_size": size,
+        "views": views,
+        "depth_range": None if depth_range is None else DepthRange(*depth_range),
+        "device": device,
+        "precision": precision,
+        "max_memory": max_memory,
+    }
+    fusion = {
+        "min_confidence": min_confidence,
+        "min_views": min_views,
+        "max_reprojection": max_reprojection,
+        "max_relative_depth": max_relative_depth,
+        "dynamic": dynamic,
+        "duplicates": duplicates,
+        "voxel_size": voxel_size,
+        "box": box,
+    }
+    config = replace(
+        config,
+        depth=replace(config.depth, **given(depth)),
+        fusion=replace(config.fusion, **given(fusion)),
+        masks=masks,
+        export=export,
+        mesh=mesh,
+    )
+    model = GBiNet.from_pretrained(weights)
+    with StageBars() as bars:
+        result = pipeline.run(photos, model, out, config, overwrite=overwrite, progress=bars)
+    print_warnings(result.warnings)
+    if result.depth.kept:
+        print(
+            f"{len(result.depth.kept)} depth maps were there already, {len(result.depth.computed)} are new."
+        )
+    for path in result.extras:
+        print(f"also: {path}")
+    print(f"{result.points:,} points in {pipeline.duration(result.seconds)}: {result.cloud}")
+    print(f"look at {result.report}")
+
+
+def given(values: dict[str, Any]) -> dict[str, Any]:
+    """Only what was asked for."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def print_warnings(warnings: tuple[str, ...] | list[str]) -> None:
+    for text in warnings:
+        print(f"note: {text}")
