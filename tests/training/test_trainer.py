@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from plane_scenes import PlaneSource
 from gbinet.data.batch import Batch
 from gbinet.errors import GBiNetError, InputError, WeightsError
 from gbinet.model.gbinet import GBiNet
-from gbinet.training.config import TrainConfig
+from gbinet.training.config import TrainConfig, preset
 from gbinet.training.distributed import Processes
 from gbinet.training.samples import SourceStream, Stream
 from gbinet.training.trainer import Report, train
@@ -162,6 +163,43 @@ def test_weights_that_do_not_fit_are_refused(planes: PlaneSource, tiny: TrainCon
     path = GBiNet(GBiNetConfig(regulariser_width=16)).save(tmp_path / "wide.safetensors")
     with pytest.raises(WeightsError, match=r"wide\.safetensors"):
         train(replace(tiny, init=path), tmp_path / "run", stream=stream_of(planes), validation=[])
+
+
+class RepeatedStream:
+    """A few batches over and over."""
+
+    steps_per_epoch = 0
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self.kept = batches
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        return (self.kept[step % len(self.kept)] for step in count(first_step))
+
+
+@pytest.mark.slow
+def test_rendered_scenes_are_learned_in_a_minute(tmp_path: Path):
+    """The preset for rendered scenes, shrunk, on a few batches: the loss is at least halved."""
+    from gbinet.render.source import RenderConfig, RenderedSource
+
+    source = RenderedSource(RenderConfig(width=64, height=64, views=3, dtu_like=True))
+    stream = RepeatedStream([source.batch(index, 2) for index in range(4)])
+    config = preset(
+        "rendered",
+        height=64,
+        width=64,
+        views=3,
+        batch_size=2,
+        stages=3,
+        learning_rate=4e-3,
+        warmup_steps=5,
+        precision="float32",
+        total_steps=160,
+        log_every=8,
+    )
+    train(config, tmp_path, stream=stream, validation=[])
+    losses = [line["loss"] for line in log(tmp_path, "train")]
+    assert losses[-1] < losses[0] / 2, losses  # type: ignore[operator]
 
 
 @pytest.mark.gpu

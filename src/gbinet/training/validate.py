@@ -25,7 +25,8 @@ from gbinet.model.gbinet import GBiNet, SearchResult, Stage
 
 @dataclass(frozen=True)
 class Validation:
-    """Errors over all samples together, in their unit; away from depth edges unless it says otherwise."""
+    """Errors over all samples together, in their unit, of pixels whose true depth is known and in the range;
+    away from depth edges unless it says otherwise."""
 
     centres: dict[int, DepthErrors]  # stage -> errors of the centres of the chosen bins, shown at full size
     expectations: dict[int, DepthErrors]  # stage -> errors of the continuous read-out, shown at full size
@@ -68,6 +69,7 @@ class Prediction:
     image: Tensor  # [3, H, W] of the reference
     truth: Tensor  # [H, W], 0 = unknown
     depth_range: Tensor  # [2]
+    counted: Tensor  # [H, W] bool: the truth is known and inside the range, so that it can be found
     centres: dict[int, Tensor]  # stage -> [H, W]
     expectations: dict[int, Tensor]  # stage -> [H, W]
     valid: dict[int, Tensor]  # stage -> [H, W] bool
@@ -91,7 +93,9 @@ def predict(model: GBiNet, batch: Batch, stages: int | None = None, precision: s
     height, width = batch.depth.shape[-2:]
     truth = torch.where(batch.mask, batch.depth, 0.0)
     centres, expectations, valid = {}, {}, {}
-    mask = truth > 0  # [1, H, W]
+    near, far = batch.depth_range[0]
+    counted = (truth >= near) & (truth <= far)  # [1, H, W]
+    mask = counted
     for number, stage in enumerate(result.stages, start=1):
         mask = mask & _inside(stage, truth)
         valid[number] = mask[0]
@@ -99,7 +103,8 @@ def predict(model: GBiNet, batch: Batch, stages: int | None = None, precision: s
         expected = search.expected_depth(stage.state, stage.probabilities)
         expectations[number] = _full_size(expected, height, width)[0]
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
-    return Prediction(image, truth[0], limits, centres, expectations, valid, result.confidence[0])
+    found = (centres, expectations, valid, result.confidence[0])
+    return Prediction(image, truth[0], limits, counted[0], *found)
 
 
 def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THRESHOLDS) -> Validation:
@@ -112,17 +117,18 @@ def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THR
 
     stages = list(predictions[0].centres)
     truth = together([p.truth for p in predictions])  # [N]
-    smooth = together([away_from_edges(p.truth) for p in predictions])
+    counted = together([p.counted for p in predictions])
+    smooth = together([away_from_edges(p.truth) & p.counted for p in predictions])
     confidence = together([p.confidence for p in predictions])
     centres = {k: together([p.centres[k] for p in predictions]) for k in stages}
     expectations = {k: together([p.expectations[k] for p in predictions]) for k in stages}
     last = expectations[stages[-1]]
-    known = max(int((truth > 0).sum()), 1)
+    pixels = max(int(counted.sum()), 1)
     return Validation(
         centres={k: depth_errors(d, truth, smooth, thresholds) for k, d in centres.items()},
         expectations={k: depth_errors(d, truth, smooth, thresholds) for k, d in expectations.items()},
-        valid_share={k: sum(int(p.valid[k].sum()) for p in predictions) / known for k in stages},
-        all_pixels=depth_errors(last, truth, None, thresholds),
+        valid_share={k: sum(int(p.valid[k].sum()) for p in predictions) / pixels for k in stages},
+        all_pixels=depth_errors(last, truth, counted, thresholds),
         confidence=confidence_errors(last, confidence, truth, smooth, thresholds=thresholds),
     )
 

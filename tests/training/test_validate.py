@@ -1,0 +1,93 @@
+"""Validation measures what the search says, stage by stage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from plane_scenes import PlaneSource
+
+from gbinet.errors import InputError
+from gbinet.model.gbinet import GBiNet
+from gbinet.training.tracking import Tracker, pictures
+from gbinet.training.validate import Prediction, measure, predict, table, validate
+
+
+@pytest.fixture(scope="module")
+def prediction() -> Prediction:
+    torch.manual_seed(0)
+    return predict(GBiNet(), PlaneSource().batch(0, 1), stages=8)
+
+
+def test_maps_are_those_of_the_network(prediction: Prediction):
+    torch.manual_seed(0)
+    model, batch = GBiNet().eval(), PlaneSource().batch(0, 1)
+    with torch.no_grad():
+        result = model(batch.images, batch.cameras, batch.depth_range, stages=8, readout="expectation")
+    assert torch.equal(prediction.expectations[8], result.depth[0])
+    assert torch.equal(prediction.confidence, result.confidence[0])
+    assert set(prediction.centres) == set(range(1, 9))
+    assert all(m.shape == (64, 64) for m in prediction.centres.values())
+
+
+def test_valid_pixels_only_get_fewer(prediction: Prediction):
+    shares = list(measure([prediction]).valid_share.values())
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == 1.0  # stage 1 covers the range, and only depths inside it count
+
+
+def test_a_network_that_finds_the_truth_scores_one(prediction: Prediction):
+    truth = prediction.truth
+    perfect = replace(
+        prediction, centres={1: truth}, expectations={1: truth}, valid={1: truth > 0}, confidence=truth > 0
+    )
+    result = measure([perfect, perfect])
+    assert result.score == 1.0
+    assert result.all_pixels.within[0.125] == 1.0
+    assert result.confidence.share == 1.0
+
+
+def test_depths_outside_the_range_do_not_count():
+    batch = PlaneSource().batch(0, 1)
+    depth = batch.depth.clone()
+    depth[:, :, 32:] = 2000.0
+    result = validate(GBiNet(), [replace(batch, depth=depth)], stages=2)
+    assert result.all_pixels.pixels == 64 * 32
+    assert result.centre.pixels < 64 * 32  # the jump is an edge
+
+
+def test_a_model_in_training_stays_in_training(prediction: Prediction):
+    model = GBiNet().train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    validate(model, [PlaneSource().batch(0, 1)], stages=1)
+    assert model.training
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_no_samples_and_whole_batches_are_refused():
+    with pytest.raises(InputError, match="no sample"):
+        measure([])
+    with pytest.raises(InputError, match="one sample at a time"):
+        predict(GBiNet(), PlaneSource().batch(0, 2))
+
+
+def test_table_and_log_hold_every_stage(prediction: Prediction, tmp_path: Path):
+    result = measure([prediction])
+    assert len(table(result, first_stage=6).splitlines()) == 1 + 3 * 2 + 2
+    tracker = Tracker(tmp_path, tensorboard=True)
+    tracker.validation(7, result, [prediction])
+    tracker.close()
+    line = json.loads((tmp_path / "log.jsonl").read_text())
+    assert line["step"] == 7
+    assert set(line["expectations"]) == {str(k) for k in range(1, 9)}
+
+
+def test_pictures_show_every_stage(prediction: Prediction):
+    shown = pictures(prediction)
+    assert {f"depth stage {k}" for k in range(1, 9)} <= set(shown)
+    for picture in shown.values():
+        assert picture.shape == (3, 64, 64)
+        assert float(picture.min()) >= 0 and float(picture.max()) <= 1
