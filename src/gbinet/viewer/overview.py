@@ -43,7 +43,7 @@ def draw_overview(scene: Scene) -> NDArray[np.uint8]:  # [H, W, 3]
     axes = _axes(scene)
     size = (half, rows[0])
     canvas.paste(_map(size, scene, axes[[0, 2]], "from above"), (left, tops[0]))
-    canvas.paste(_map(size, scene, axes[[0, 1]] * [[1], [-1]], "from the side"), (right, tops[0]))
+    canvas.paste(_map(size, scene, axes[[0, 1]], "from the side"), (right, tops[0]))
     _ranges(draw, _Box(left, tops[1], half, rows[1]), scene)
     _pairs(canvas, draw, _Box(right, tops[1], half, rows[1]), scene)
     _photos(canvas, draw, _Box(left, tops[2], _WIDTH - 2 * _GAP, rows[2]), scene)
@@ -79,8 +79,9 @@ def _axes(scene: Scene) -> Array:
     if np.linalg.norm(right) < 1e-6:
         right = np.cross(up, [0.123, 0.456, 0.789])
     right = right / np.linalg.norm(right)
-    away = np.cross(right, up)
-    return np.stack([right, up, away])
+    away = np.cross(up, right)
+    turn = -1.0 if float(poses[:, 2, :3].mean(0) @ away) < 0 else 1.0  # look with the cameras, not at them
+    return np.stack([turn * right, up, turn * away])
 
 
 def _map(size: tuple[int, int], scene: Scene, axes: Array, title: str) -> Image.Image:
