@@ -131,6 +131,16 @@ def test_minutes_stop_the_run_in_time(planes: PlaneSource, tiny: TrainConfig, tm
     assert (tmp_path / "last.safetensors").is_file()
 
 
+def test_validations_and_checkpoints_come_when_they_are_due(
+    planes: PlaneSource, tiny: TrainConfig, tmp_path: Path
+):
+    config = replace(tiny, total_steps=3, validate_minutes=1e-9, checkpoint_minutes=1e-9)
+    train(config, tmp_path, stream=stream_of(planes), validation=[planes.batch(0, 1)])
+    assert [line["step"] for line in log(tmp_path, "validation")] == [0, 0, 1, 2, 3]
+    assert [p.name for p in sorted(tmp_path.glob("state-*"))] == ["state-00000003"]  # older ones are gone
+    assert not list(tmp_path.glob(".tmp*"))
+
+
 def test_best_weights_stay_when_later_ones_are_worse(planes: PlaneSource, tiny: TrainConfig, tmp_path: Path):
     """With a huge learning rate the start is the best."""
     config = replace(tiny, total_steps=2, learning_rate=0.5, ema=0.0)

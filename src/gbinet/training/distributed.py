@@ -8,7 +8,7 @@ wrapper, because a step has one backward pass per stage.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -39,9 +39,11 @@ class Processes:
         dist.all_reduce(total)
         return total
 
-    def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether any process says yes: for decisions that all must take together."""
-        return bool(self.sum(torch.tensor(float(flag), device=device)) > 0) if self.count > 1 else flag
+    def any(self, flags: Sequence[bool], device: torch.device) -> list[bool]:
+        """For each flag whether any process says yes: for decisions that all must take together."""
+        if self.count == 1:
+            return list(flags)
+        return [n > 0 for n in self.sum(torch.tensor(flags, dtype=torch.float32, device=device)).tolist()]
 
     def from_main(self, value: float, device: torch.device) -> float:
         """The main process's value, for all: clocks differ."""

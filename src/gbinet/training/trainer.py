@@ -163,9 +163,17 @@ class Trainer:
         whole = 60 * self.config.minutes
         return whole - min(self.validation_seconds + MARGIN_SECONDS, 0.2 * whole)
 
-    def time_is_up(self) -> bool:
+    def decide(self, last_validation: float, last_checkpoint: float) -> list[bool]:
+        """Whether to stop, to validate, and to write a checkpoint now: all processes together."""
         late = self.config.minutes > 0 and self.elapsed >= self.limit
-        return self.processes.any(late or self.stop_requested, self.device)
+        due = [
+            minutes > 0 and self.elapsed - last >= 60 * minutes
+            for minutes, last in (
+                (self.config.validate_minutes, last_validation),
+                (self.config.checkpoint_minutes, last_checkpoint),
+            )
+        ]
+        return self.processes.any([late or self.stop_requested, *due], self.device)
 
     # ---- the loop ------------------------------------------------------------------------------------------
 
@@ -177,19 +185,24 @@ class Trainer:
         batches = self.stream.batches(progress.step)
         window = _Window(config.stages, self.device)
         fraction = self.fraction()
-        while fraction < 1 and not self.time_is_up():
+        while fraction < 1:
+            stop, validate_now, save_now = self.decide(last_validation, last_checkpoint)
+            if stop:
+                break
+            began = self.elapsed
+            if validate_now:
+                self.validate()
+                last_validation = self.elapsed
+            if save_now:
+                self.save()
+                last_checkpoint = self.elapsed
+            window.started += self.elapsed - began  # the rate is that of training
             batch = next(batches).to(self.device, non_blocking=True)
             window.add(self.train_step(batch, fraction), len(batch.images) * self.processes.count)
             fraction = self.fraction()
             if progress.step % config.log_every == 0:
                 self.log(window, fraction)
                 window = _Window(config.stages, self.device)
-            if self._due(config.validate_minutes, last_validation):
-                self.validate()
-                last_validation = self.elapsed
-            if self._due(config.checkpoint_minutes, last_checkpoint):
-                self.save()
-                last_checkpoint = self.elapsed
         if window.steps:
             self.log(window, fraction)
         self.save()
@@ -211,10 +224,6 @@ class Trainer:
         progress.step += 1
         progress.samples += len(batch.images) * self.processes.count
         return measures
-
-    def _due(self, minutes: float, last: float) -> bool:
-        due = minutes > 0 and self.elapsed - last >= 60 * minutes
-        return self.processes.any(due, self.device)
 
     def log(self, window: _Window, fraction: float) -> None:
         """Read what the GPU has measured since the last time, write it down and tell."""
