@@ -152,7 +152,11 @@ def _turns(rng: Chance, count: int, line: bool) -> np.ndarray:
         sides = np.where(np.arange(count) % 2 == 0, 0.0, np.pi) if rng.random() < 0.7 else np.zeros(count)
         turns = axis + sides + rng.normal(0, 0.1, count)
     else:
-        turns = rng.uniform(0, 2 * np.pi) + np.arange(count) * (2 * np.pi / count) + rng.normal(0, 0.4, count)
+        turns = (
+            rng.uniform(0, 2 * np.pi)
+            + np.arange(count) * (2 * np.pi / max(count, 1))
+            + rng.normal(0, 0.4, count)
+        )
     return np.asarray(turns)
 
 
@@ -193,22 +197,25 @@ def depth_range(rng: Chance, depth: Tensor, rig: Rig) -> Tensor:
             high = low + rng.uniform(0.4, 0.9) * rig.distance / 0.65
         return torch.tensor([low, high], dtype=torch.float32).to(depth.device, non_blocking=True)
     tight = rng.random() < 0.25
-    shares = (0.05, rng.uniform(0.8, 0.95)) if tight else (0.005, rng.uniform(0.95, 0.998))
-    nearest, farthest = _quantiles(depth, *shares, rig)
+    shares = (0.05, 0.5, rng.uniform(0.8, 0.95)) if tight else (0.005, 0.5, rng.uniform(0.95, 0.998))
+    nearest, middle, farthest = _quantiles(depth, shares, rig)
     span = (farthest - nearest).clamp_min(0.02 * rig.distance)
     before, beyond = rng.exponential(0.3, 2).clip(0, 1.5)
     near = torch.maximum(nearest - span * (0.03 + before), nearest * rng.uniform(0.3, 0.9))
-    far = torch.minimum(farthest + span * (0.03 + beyond), near * log_uniform(rng, 4, 16))
+    far = farthest + span * (0.03 + beyond)
+    # not more than some ratio, as a user would choose, but never without the middle of the content
+    ratio = log_uniform(rng, 4, 16)
+    near = torch.maximum(near, torch.minimum(far / ratio, middle * rng.uniform(0.5, 0.8)))
+    far = torch.minimum(far, torch.maximum(near * ratio, middle * 1.3))
     return torch.stack([near, torch.maximum(far, near * 1.05)])
 
 
-def _quantiles(depth: Tensor, low: float, high: float, rig: Rig) -> tuple[Tensor, Tensor]:
-    """Two quantiles of the depth where there is one, without waiting for the device."""
+def _quantiles(depth: Tensor, shares: tuple[float, ...], rig: Rig) -> Tensor:
+    """Quantiles of the depth where there is one, without waiting for the device."""
     values = depth[::4, ::4].reshape(-1)
     count = (values > 0).sum()
     ordered = torch.where(values > 0, values, torch.inf).sort().values
     last = (count - 1).clamp_min(0)
-    pair = ordered[torch.stack([(last * low).long(), (last * high).long()])]
-    fallback = pair.new_tensor([0.5 * rig.distance, 1.5 * rig.distance])
-    pair = torch.where(count > 0, pair, fallback)
-    return pair[0], pair[1]
+    found = ordered[torch.stack([(last * share).long() for share in shares])]
+    fallback = torch.linspace(0.5 * rig.distance, 1.5 * rig.distance, len(shares), device=depth.device)
+    return torch.where(count > 0, found, fallback)

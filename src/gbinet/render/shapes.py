@@ -27,7 +27,11 @@ def sheet(points: Tensor, uv: Tensor, welded: Tensor | None = None) -> Mesh:
     a, b, c, d = index[:-1, :-1], index[:-1, 1:], index[1:, 1:], index[1:, :-1]
     faces = torch.stack([torch.stack([a, b, c], -1), torch.stack([a, c, d], -1)]).view(-1, 3)
     flat = points.reshape(-1, 3)
-    normals = vertex_normals(flat, faces, None if welded is None else welded.reshape(-1))
+    if welded is not None:
+        welded = welded.reshape(-1)
+        a, b, c = welded[faces].unbind(1)
+        faces = faces[(a != b) & (b != c) & (c != a)]  # at poles half of the triangles have no area
+    normals = vertex_normals(flat, faces, welded)
     return Mesh(flat, normals, uv.reshape(-1, 2), faces)
 
 
