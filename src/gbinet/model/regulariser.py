@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gbinet.model.layers import ConvBlock3d, UpBlock3d, add_into
+from gbinet.model.layers import Conv3d, ConvBlock3d, UpBlock3d, add_into
 
 MULTIPLE = 8  # the U-Net halves height and width three times
 
@@ -22,7 +22,7 @@ class Regulariser(nn.Module):
             for c in (w, 2 * w, 4 * w)
         )
         self.up = nn.ModuleList(UpBlock3d(2 * c, c) for c in (4 * w, 2 * w, w))
-        self.logit = nn.Conv3d(w, 1, 3, padding=1, bias=False)
+        self.logit = Conv3d(w, 1, 3, padding=1, bias=False)
 
     def forward(self, volume: Tensor) -> Tensor:  # [B, G, D, H, W] -> logits [B, D, H, W]
         """Any height and width: padded with zeros (as the convolutions do) and cropped back."""
