@@ -99,6 +99,7 @@ def test_tanks_takes_short_range_cameras(tmp_path: Path) -> None:
     assert scene.kind == "tanks"
     assert scene.views[0].depth_range == DepthRange(0.5, 0.5 + 0.01 * 255)
     short.rename(family / "cams_family")
+    assert load_scene(family).views[0].depth_range == scene.views[0].depth_range
     assert tanks.load_scan(tmp_path, "Family").views[0].depth_range == scene.views[0].depth_range
     folders.mvsnet(tmp_path / "advanced" / "Temple", tail="1 0.1 256 30")
     assert tanks.load_scan(tmp_path, "Temple").views[0].depth_range == DepthRange(1, 30)

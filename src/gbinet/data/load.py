@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from gbinet.data import dtu
+from gbinet.data import dtu, tanks
 from gbinet.data.from_colmap import Progress, load_colmap, model_folder
 from gbinet.data.from_mvsnet import INTERVAL_SCALE, is_mvsnet, load_mvsnet
 from gbinet.data.from_nerfstudio import load_nerfstudio, transforms_file
@@ -38,7 +38,7 @@ def load_scene(
     kind: str | None = None,
     depth_range: DepthRange | None = None,
     masks: str | Path | None = None,
-    interval_scale: float = INTERVAL_SCALE,
+    interval_scale: float | None = None,
     max_sources: int = 10,
     cache: str | Path | None = None,
     progress: Progress | None = None,
@@ -48,7 +48,8 @@ def load_scene(
     kind            one of KINDS, where a folder could be read in several ways; else it is recognised
     depth_range     for every view, instead of what the files or the sparse points say
     masks           folder of masks (0 = ignore), where it is not `masks` beside the images
-    interval_scale  stretches the range of MVSNet cam files that give only `near interval`
+    interval_scale  stretches the range of MVSNet cam files that give only `near interval`; 0.8 by default, and
+                    1 for scenes of Tanks and Temples: what everybody uses
     max_sources     how many source views to keep per view where the files do not list them
     cache           where undistorted images go; default `<folder>/.gbinet_cache`, or a temporary folder
     progress        called with (done, total, what) while images are undistorted
@@ -59,10 +60,13 @@ def load_scene(
     if not folder.is_dir():
         raise SceneError(f"{folder}: there is no such folder")
     kind = kind or recognise(folder)
+    if interval_scale is None:
+        interval_scale = tanks.INTERVAL_SCALE if folder.name in tanks.INTERMEDIATE else INTERVAL_SCALE
+    scale = interval_scale
     readers: dict[str, Callable[[], Scene]] = {
         "colmap": lambda: load_colmap(folder, masks=masks, cache=cache_at, progress=progress),
-        "mvsnet": lambda: load_mvsnet(folder, masks=masks, interval_scale=interval_scale),
-        "blendedmvs": lambda: load_mvsnet(folder, masks=masks, interval_scale=interval_scale),
+        "mvsnet": lambda: load_mvsnet(folder, masks=masks, interval_scale=scale),
+        "blendedmvs": lambda: load_mvsnet(folder, masks=masks, interval_scale=scale),
         "nerfstudio": lambda: load_nerfstudio(folder, masks=masks, cache=cache_at, progress=progress),
         "dtu": lambda: _load_dtu(folder),
         "rgbd": lambda: load_rgbd(folder, masks=masks),

@@ -19,7 +19,7 @@ ADVANCED = ("Auditorium", "Ballroom", "Courtroom", "Museum", "Palace", "Temple")
 SPLITS = {"intermediate": INTERMEDIATE, "advanced": ADVANCED}
 
 _ARCHIVE = "short_range_caemeras_for_mvsnet"  # spelt so by its authors
-_INTERVAL_SCALE = 1.0  # short-range cameras give `near interval`, for 256 planes
+INTERVAL_SCALE = 1.0  # short-range cameras give `near interval`, for 256 planes
 
 
 def scenes(split: str) -> tuple[str, ...]:
@@ -40,5 +40,5 @@ def load_scan(root: str | Path, name: str) -> Scene:
     if folder is None:
         raise SceneError(f"{root}: has no scene {name} (looked for {folders[0]} and {folders[1]})")
     short = folder.parent / _ARCHIVE / f"cams_{name.lower()}"
-    scene = load_mvsnet(folder, cams=short if short.is_dir() else None, interval_scale=_INTERVAL_SCALE)
+    scene = load_mvsnet(folder, cams=short if short.is_dir() else None, interval_scale=INTERVAL_SCALE)
     return replace(scene, kind="tanks")
