@@ -6,56 +6,20 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from ball_scene import SceneMaker, true_depth
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from oracle import Oracle
 
 from gbinet.camera import Camera
 from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.inference import tiles
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.predictor import DepthConfig, DepthFolder, estimate_depths
-from gbinet.model.gbinet import GBiNet, SearchResult
+from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene, visiting_order
-
-
-class Oracle(torch.nn.Module):
-    """Has the network's methods, knows the answer, counts its work."""
-
-    def __init__(self, scene: Scene, memory_for_pixels: int | None = None) -> None:
-        super().__init__()
-        self.scene, self.memory_for_pixels = scene, memory_for_pixels
-        self.weight = torch.nn.Parameter(torch.ones(1))
-        self.config = GBiNet().config
-        self.colours = [_mean_colour(v.image_path) for v in scene.views]
-        self.encodes, self.searches = 0, 0
-
-    def encode(self, images: Tensor) -> tuple[Tensor, ...]:
-        self.encodes += 1
-        return tuple(torch.nn.functional.avg_pool2d(images[0], s, ceil_mode=True)[None] for s in (8, 4, 2, 1))
-
-    def search(
-        self, features, cameras: Camera, depth_range: Tensor, *, stages=None, resume=None
-    ) -> SearchResult:  # type: ignore[no-untyped-def]
-        self.searches += 1
-        if self.memory_for_pixels is not None and cameras.height * cameras.width > self.memory_for_pixels:
-            raise torch.OutOfMemoryError("pretended")
-        # Cameras come relative to the reference: find which view it was by its image.
-        flat = features[-1][0][0].flatten(1).mean(1)
-        depths = [true_depth(v.camera.resized(cameras.width, cameras.height)) for v in self.scene.views]
-        best = min(range(len(depths)), key=lambda i: float((self.colours[i] - flat).abs().sum()))
-        depth = depths[best][None]
-        return SearchResult(depth, torch.full_like(depth, 0.9), state=None)
-
-
-def _mean_colour(path: Path) -> Tensor:
-    from PIL import Image
-
-    return torch.from_numpy(np.asarray(Image.open(path)).reshape(-1, 3).mean(0) / 255)
 
 
 def run(scene: Scene, out: Path, oracle: Oracle | None = None, **config: object):  # type: ignore[no-untyped-def]

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ball_scene import SceneMaker, true_depth
+
+from gbinet.cli.main import main
+from gbinet.formats.depth_files import write_depth
+from gbinet.formats.pfm import write_pfm
+from gbinet.formats.write_scene import write_scene
+from gbinet.model.gbinet import GBiNet
+from gbinet.pointcloud import PointCloud
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    torch.manual_seed(0)
+    return str(GBiNet().eval().save(tmp_path_factory.mktemp("weights") / "random.safetensors"))
+
+
+def written(ball_scene: SceneMaker, folder: Path, **options: int) -> Path:
+    """The ball scene as an MVSNet folder."""
+    return write_scene(ball_scene(**options), folder, "mvsnet")
+
+
+def test_help_of_every_verb_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb, option in {"reconstruct": "--quality", "depth": "--stages", "fuse": "--min-views",
+                         "demo": "--seed", "view": "--port"}.items():  # fmt: skip
+        with pytest.raises(SystemExit) as ended:
+            main([verb, "--help"])
+        assert ended.value.code == 0 and option in capsys.readouterr().out
+
+
+def test_reconstruct_says_where_the_result_is(
+    ball_scene: SceneMaker, tmp_path: Path, weights: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = written(ball_scene, tmp_path / "scene", views=3)
+    arguments = ["reconstruct", str(scene), "-o", str(tmp_path / "out"), "--weights", weights, "-q", "fast"]
+    assert main([*arguments, "--min-confidence", "0", "--min-views", "1", "--max-reprojection", "9"]) == 0
+    said = capsys.readouterr().out
+    assert str(tmp_path / "out" / "cloud.ply") in said and "report.html" in said
+    assert (tmp_path / "out" / "run.json").exists() and len(
+        list((tmp_path / "out" / "depth").glob("*.npz"))
+    ) == 3
+    assert main([*arguments, "--views", "2"]) == 2  # other settings in the same folder
+    assert "views 4 there, 2 now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["reconstruct", "nowhere", "-o", "out"], "no such folder"),
+        (["depth", "nowhere", "-o", "out"], "no such folder"),
+        (["fuse", "nowhere", "-o", "out"], "no such folder"),
+        (["view", "nowhere"], "there is no cloud"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(
+    arguments: list[str], sentence: str, weights: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = ["--weights", weights] if arguments[0] in ("reconstruct", "depth") else []
+    assert main([*arguments, *extra]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and "Traceback" not in said
+
+
+def test_fuse_reads_depth_maps_of_others(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    made = ball_scene()
+    scene = write_scene(made, tmp_path / "scene", "mvsnet")
+    for i, view in enumerate(made.views):
+        name = sorted((scene / "images").iterdir())[i].stem
+        write_pfm(tmp_path / "pfm" / f"{name}.pfm", true_depth(view.camera).numpy())
+        write_depth(tmp_path / "millimetres" / f"{name}.png", true_depth(view.camera) * 1000)
+    common = ["fuse", str(scene), "--min-views", "2"]
+    assert main([*common, "-o", str(tmp_path / "a.ply"), "--depth", str(tmp_path / "pfm")]) == 0
+    scaled = ["--depth", str(tmp_path / "millimetres"), "--depth-scale", "0.001"]
+    assert main([*common, "-o", str(tmp_path / "b.ply"), *scaled]) == 0
+    first, second = PointCloud.load(tmp_path / "a.ply"), PointCloud.load(tmp_path / "b.ply")
+    assert len(first) > 500 and abs(len(first) - len(second)) < 0.1 * len(first)
+    assert abs(float(np.median(first.xyz.norm(dim=-1))) - float(np.median(second.xyz.norm(dim=-1)))) < 0.05
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a thing of Linux")
+def test_a_full_disk_is_said_and_finished_work_kept(
+    ball_scene: SceneMaker, tmp_path: Path, weights: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = written(ball_scene, tmp_path / "scene", views=3)
+    full = tmp_path / "full"
+    full.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(full)], capture_output=True
+    ).returncode:
+        pytest.skip("no right to mount a small file system")
+    try:
+        out = full / "out"
+        assert main(["reconstruct", str(scene), "-o", str(out), "--weights", weights, "-q", "fast"]) == 2
+        assert "disk is full" in capsys.readouterr().err
+        finished = list((out / "depth").glob("*.npz"))
+        assert finished and all(np.load(path)["depth"].shape == (48, 64) for path in finished)
+        assert not list(full.rglob(".tmp-*"))
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["depth", "fusion"])
+def test_killed_at_any_moment_it_ends_with_the_same_cloud(
+    ball_scene: SceneMaker, tmp_path: Path, weights: str, moment: str
+) -> None:
+    """SIGKILL in the middle of depth or of fusion, then the same command again."""
+    scene = written(ball_scene, tmp_path / "scene", views=8, width=160, height=120)
+    command = [
+        sys.executable, "-m", "gbinet.cli.main", "reconstruct", str(scene), "--weights", weights,
+        "-q", "fast", "--min-confidence", "0", "--min-views", "1", "--max-reprojection", "20",
+        "--max-relative-depth", "0.5",
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    subprocess.run([*command, "-o", str(whole)], check=True, env=environment, capture_output=True)
+    with subprocess.Popen(
+        [*command, "-o", str(broken)], env=environment, stderr=subprocess.DEVNULL
+    ) as process:
+        wait_for(process, broken, moment)
+        process.send_signal(signal.SIGKILL)
+    assert not (broken / "cloud.ply").exists()
+    done = {p: p.stat().st_mtime_ns for p in (broken / "depth").glob("*.npz")}
+    assert len(done) == 8 if moment == "fusion" else 0 < len(done) < 8
+    subprocess.run([*command, "-o", str(broken)], check=True, env=environment, capture_output=True)
+    assert all(p.stat().st_mtime_ns == when for p, when in done.items())  # not computed again
+    assert (broken / "cloud.ply").read_bytes() == (whole / "cloud.ply").read_bytes()
+    assert len(PointCloud.load(whole / "cloud.ply")) > 0
+
+
+def wait_for(process: subprocess.Popen[bytes], out: Path, moment: str) -> None:
+    """Until two depth maps are there, or the cloud is being written."""
+    for _ in range(6000):
+        maps = len(list((out / "depth").glob("*.npz"))) if out.exists() else 0
+        if moment == "depth" and maps >= 2:
+            return
+        if moment == "fusion" and maps == 8 and list(out.glob(".tmp-*cloud.ply")):
+            return
+        assert process.poll() is None, "it ended too soon"
+        time.sleep(0.005)
+    raise AssertionError("nothing happened")
+
+
+def test_the_command_is_installed() -> None:
+    assert shutil.which("gbinet", path=str(Path(sys.executable).parent))

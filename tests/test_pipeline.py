@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from ball_scene import RADIUS, SceneMaker
+from oracle import Oracle
+
+import gbinet.pipeline as pipeline
+from gbinet.errors import GBiNetError, InputError, SceneError
+from gbinet.inference.predictor import DepthConfig
+from gbinet.pipeline import PRESETS, ReconstructConfig, reconstruct, run
+from gbinet.pointcloud import PointCloud
+
+CONFIG = ReconstructConfig(depth=DepthConfig(views=3))
+
+
+def test_photos_become_a_cloud_with_report_and_record(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = ball_scene()
+    stages: set[str] = set()
+    result = run(
+        scene,
+        Oracle(scene),  # type: ignore[arg-type]
+        tmp_path / "out",
+        CONFIG,
+        progress=lambda stage, *_: stages.add(stage),
+        judge=lambda cloud: [("judged", str(cloud.name))],
+    )
+    assert stages == {"depth", "fusion"}
+    cloud = PointCloud.load(result.cloud)
+    assert len(cloud) == result.points > 500
+    off = torch.minimum((cloud.xyz.norm(dim=-1) - RADIUS).abs(), (cloud.xyz[:, 1] - RADIUS).abs())
+    assert off.quantile(0.95) < 0.01
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["points"] == result.points and record["settings"]["depth"]["views"] == 3
+    assert record["seconds"]["total"] > 0 and record["versions"]["torch"] == torch.__version__
+    text = result.report.read_text()
+    assert f"{result.points:,} points" in text and "judged" in text
+    assert all(f"<b>{view.name}</b>" in text for view in scene.views)
+
+
+def test_a_second_run_keeps_the_depth_and_gives_the_same_cloud(
+    ball_scene: SceneMaker, tmp_path: Path
+) -> None:
+    scene = ball_scene()
+    oracle = Oracle(scene)
+    first = run(scene, oracle, tmp_path, CONFIG)  # type: ignore[arg-type]
+    before, searches = first.cloud.read_bytes(), oracle.searches
+    second = run(scene, oracle, tmp_path, CONFIG)  # type: ignore[arg-type]
+    assert oracle.searches == searches and len(second.depth.kept) == 5
+    assert second.cloud.read_bytes() == before
+    with pytest.raises(GBiNetError, match="other settings"):
+        run(scene, oracle, tmp_path, replace(CONFIG, depth=DepthConfig(views=4)))  # type: ignore[arg-type]
+
+
+def test_from_python_without_a_folder(ball_scene: SceneMaker) -> None:
+    scene = ball_scene()
+    cloud = reconstruct(scene, Oracle(scene), config=CONFIG)  # type: ignore[arg-type]
+    assert len(cloud) > 500 and cloud.normals is not None
+
+
+def test_what_went_wrong_is_in_report_and_record(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = ball_scene()
+    oracle = Oracle(scene)
+    scene.views[2].image_path.write_bytes(b"no picture")
+    result = run(scene, oracle, tmp_path / "out", CONFIG)  # type: ignore[arg-type]
+    assert any("view 002 was left out" in w for w in result.warnings)
+    assert "view 002 was left out" in result.report.read_text()
+    assert any("002" in w for w in json.loads((tmp_path / "out" / "run.json").read_text())["warnings"])
+
+
+@pytest.mark.parametrize("kind", ["colmap", "openmvs", "nerfstudio"])
+def test_exports_are_written_for_other_programs(ball_scene: SceneMaker, tmp_path: Path, kind: str) -> None:
+    scene = ball_scene()
+    config = replace(CONFIG, export=kind)  # type: ignore[arg-type]
+    result = run(scene, Oracle(scene), tmp_path / "out", config)  # type: ignore[arg-type]
+    (folder,) = result.extras
+    assert folder == tmp_path / "out" / "export" / kind
+    expected = {"colmap": "stereo/depth_maps/*.bin", "openmvs": "*.dmap", "nerfstudio": "transforms.json"}[
+        kind
+    ]
+    assert list(folder.glob(expected)) or list(folder.rglob(expected))
+
+
+def test_a_mesh_without_open3d_is_a_sentence(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "open3d", None)
+    scene = ball_scene()
+    with pytest.raises(GBiNetError, match=r"gbinet\[mesh\]"):
+        run(scene, Oracle(scene), tmp_path, replace(CONFIG, mesh=True))  # type: ignore[arg-type]
+    assert (tmp_path / "cloud.ply").exists()
+
+
+def test_names_of_folders_and_presets_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(SceneError, match="no such folder"):
+        run(tmp_path / "nowhere", None, tmp_path / "out")
+    with pytest.raises(InputError, match="fast, balanced, best"):
+        pipeline.preset("perfect")
+    sizes = [PRESETS[name].depth.max_size for name in ("fast", "balanced", "best")]
+    assert sizes == sorted(sizes)
+
+
+def test_durations_read_well() -> None:
+    assert [pipeline.duration(s) for s in (0.44, 59.94, 61, 3599, 7300)] == [
+        "0.4 s", "59.9 s", "1 min 1 s", "59 min 59 s", "2 h 1 min",
+    ]  # fmt: skip

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gbinet.data.load import load_scene
+from gbinet.errors import SceneError
+from gbinet.pipeline import has_poses
+from gbinet.sfm import pose_photos
+
+pytest.importorskip("pycolmap")
+
+
+def shifted_photos(folder: Path, count: int, step: int) -> None:
+    """Photos of two textured walls at different distances, from places side by side."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def wall(seed: int) -> np.ndarray:
+        noise = np.random.default_rng(seed).integers(0, 256, (60, 160), dtype=np.uint8)
+        fine = np.random.default_rng(seed + 1).integers(0, 256, (240, 640), dtype=np.uint8)
+        large = np.asarray(Image.fromarray(noise).resize((640, 240), Image.Resampling.BICUBIC))
+        return (0.7 * large + 0.3 * fine).astype(np.uint8)
+
+    far, near = wall(1), wall(5)
+    for i in range(count):
+        photo = np.concatenate(
+            [far[:120, i * step : i * step + 320], near[:120, 2 * i * step : 2 * i * step + 320]]
+        )
+        Image.fromarray(np.stack([photo] * 3, -1)).save(folder / f"p{i}.png")
+
+
+def test_photos_are_told_from_posed_scenes(tmp_path: Path) -> None:
+    shifted_photos(tmp_path / "photos", 2, 10)
+    assert not has_poses(tmp_path / "photos")
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(SceneError, match="is no scene"):
+        has_poses(tmp_path / "nothing")
+
+
+def test_one_photo_is_not_enough(tmp_path: Path) -> None:
+    shifted_photos(tmp_path / "photos", 1, 10)
+    with pytest.raises(SceneError, match="at least 2 photos"):
+        pose_photos(tmp_path / "photos", tmp_path / "sfm")
+
+
+def test_identical_photos_fail_with_advice(tmp_path: Path) -> None:
+    shifted_photos(tmp_path / "photos", 4, 0)
+    (tmp_path / "photos" / "broken.jpg").write_bytes(b"not a photo")
+    seen: list[str] = []
+    with pytest.raises(SceneError, match="different places"):
+        pose_photos(tmp_path / "photos", tmp_path / "sfm", lambda done, total, what: seen.append(what))
+    assert any("features" in what for what in seen) and any("comparing" in what for what in seen)
+
+
+def test_a_finished_result_is_found_again(tmp_path: Path) -> None:
+    shifted_photos(tmp_path / "photos", 2, 10)
+    out = tmp_path / "sfm"
+    (out / "sparse" / "0").mkdir(parents=True)
+    sizes = [[p.name, p.stat().st_size] for p in sorted((tmp_path / "photos").iterdir())]
+    content = {"photos": sizes, "placed": ["p0.png"], "missing": ["p1.png"], "broken": []}
+    (out / "sfm.json").write_text(json.dumps(content))
+    result = pose_photos(tmp_path / "photos", out)
+    assert result.placed == ("p0.png",)
+    assert result.warnings() == ["1 of 2 photos could not be placed: p1.png"]
+
+
+@pytest.mark.slow
+def test_real_photos_get_poses_and_keep_them(shared: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for path in sorted((shared / "scenes" / "sceaux-castle-photos").glob("*.JPG"))[:4]:
+        image = Image.open(path)
+        image.resize((image.width // 2, image.height // 2)).save(photos / path.name, quality=92)
+    first = pose_photos(photos, tmp_path / "sfm")
+    assert len(first.placed) >= 3
+    seen: list[str] = []
+    again = pose_photos(photos, tmp_path / "sfm", lambda done, total, what: seen.append(what))
+    assert again == first and not seen
+    scene = load_scene(tmp_path / "sfm", cache=tmp_path / "cache")
+    assert len(scene.views) == len(first.placed) and all(view.sources for view in scene.views)
