@@ -31,7 +31,7 @@ def make_scene(
         raise InputError(f"there is no scene kind '{kind}'; the kinds are {', '.join(KINDS)}")
     name = kind or str(chance(seed, "kind").choice(list(KINDS), p=_SHARES))
     rng = chance(seed, "scene", name)
-    store = Store(rng, assets, device)
+    store = Store(rng, assets, torch.device(device))
     draft = KINDS[name](rng, store)
     parts = [part for part in draft.parts if len(part.mesh.faces) > 0]
     return assemble(name, seed, replace(draft, parts=parts), torch.device(device))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from gbinet.render import shapes
 from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.lighting import ambient_light, direction, lamp_colour, studio, triple
 from gbinet.render.mesh import join
-from gbinet.render.props import Store, Thing, placed
+from gbinet.render.props import Store, placed
 from gbinet.render.shapes import box, pose, quad
 from gbinet.render.stage import Draft, Layout, Light, Part
 
@@ -46,8 +45,10 @@ def _table_top(rng: Chance, store: Store) -> Part:
     tile = log_uniform(rng, 0.15, 1.2)
     kind = rng.random()
     if kind < 0.25:
-        top = shapes.rolling(rng, rng.uniform(0.8, 2.0), rng.uniform(0.005, 0.05), 192)
-        return store.flat(top, tile)
+        width, height = rng.uniform(0.8, 2.0), rng.uniform(0.005, 0.05)
+        cloth = store.shape("ground")
+        top = cloth.mesh.stretched((width, width, height / cloth.extent[2]))
+        return store.flat(top.moved(pose(0, 0, -height / 2, 0, 0, 1)).textured(width), tile)
     if kind < 0.45:
         top = shapes.cylinder(rng.uniform(0.25, 0.6), 0.03, 96).moved(pose(0, 0, -0.03, 0, 0, 1))
         return store.flat(top, tile)
@@ -70,11 +71,11 @@ def _heap(
         x, y = _free_place(rng, circles, around, spread * scale)
         z = ground
         if rng.random() < 0.25:  # on a box
-            base = Thing(box((1, 1, 1)), store.material(), (1, 1, 1), 1)
             w, h = 2.2 * around * rng.uniform(0.9, 1.3), rng.uniform(0.02, 0.12) * scale
-            mesh = base.mesh.stretched((w, w * rng.uniform(0.8, 1.1), h)).textured(log_uniform(rng, 0.5, 2))
-            moved = mesh.moved(pose(x, y, ground, rng.uniform(0, np.pi), 0, 1))
-            parts.append(Part(moved, base.material))
+            base = box((w, w * rng.uniform(0.8, 1.1), h)).moved(
+                pose(x, y, ground, rng.uniform(0, np.pi), 0, 1)
+            )
+            parts.append(store.flat(base, w / log_uniform(rng, 0.5, 2)))
             z, around = ground + h, w * 0.6
         tilt = 0.0 if lying or rng.random() < 0.7 else rng.normal(0, 0.12)
         part, sphere = placed(
@@ -187,7 +188,6 @@ def _laid_table(rng: Chance, store: Store, low: np.ndarray) -> tuple[list[Part],
     turn = rng.uniform(0, np.pi)
     parts = [store.flat(board.moved(pose(x, y, 0, turn, 0, 1)), log_uniform(rng, 0.3, 1.5))]
     things, spheres = _heap(rng, store, int(rng.integers(2, 7)), 0.3, h + 0.04)
-    move = torch.eye(4)[:3]
-    move[0, 3], move[1, 3] = x, y
+    move = pose(x, y, 0, 0, 0, 1)
     parts += [Part(p.mesh.moved(move), p.material) for p in things]
     return parts, [np.array([x, y, h, 0.55])] + [s + np.array([x, y, 0, 0]) for s in spheres]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from gbinet.render.chance import Chance
-from gbinet.render.paint import Device, colour, mix, octave_noise, paint, unit_grid
+from gbinet.render.paint import Device, colour, mix, octave_noise, unit_grid
 from gbinet.render.props import Store
 from gbinet.render.stage import Light
 from gbinet.render.texture import Texture, make_texture
@@ -60,5 +60,5 @@ def studio(rng: Chance, store: Store) -> Texture:
     if choice < 0.35:  # the dark or plain back of a studio
         return make_texture(colour(rng, store.device, 0.02, 0.7).expand(3, 256, 256))
     if choice < 0.6:
-        return paint(rng, "gradient", 256, store.device)
+        return store.texture("gradient")
     return store.texture()

@@ -19,6 +19,10 @@ class Mesh:
     uv: Tensor  # [N, 2] float32; texture row = (1 - v) * height
     faces: Tensor  # [F, 3] int64
 
+    def to(self, device: torch.device) -> Mesh:
+        columns = (self.positions, self.normals, self.uv, self.faces)
+        return Mesh(*(column.to(device, non_blocking=True) for column in columns))
+
     def moved(self, world_from_mesh: Tensor) -> Mesh:
         """The mesh after a similarity transform (rotation, uniform scale, translation), [3, 4] or [4, 4]."""
         matrix = world_from_mesh.to(self.positions)

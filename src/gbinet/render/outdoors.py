@@ -9,7 +9,6 @@ from gbinet.render import shapes
 from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.lighting import ambient_light, sky, sun_light, triple
 from gbinet.render.mesh import Mesh, join
-from gbinet.render.paint import paint
 from gbinet.render.props import Store, placed
 from gbinet.render.shapes import box, pose, quad
 from gbinet.render.stage import Draft, Layout, Light, Material, Part
@@ -34,7 +33,7 @@ def facade(rng: Chance, store: Store) -> Draft:
         parts.append(store.flat(house, log_uniform(rng, 1.5, 5)))
     spheres = []
     for _ in range(int(rng.integers(3, 12))):
-        thing = store.furniture() if rng.random() < 0.7 else store.shape()
+        thing = store.furniture() if rng.random() < 0.7 else store.made_up()
         size = log_uniform(rng, 0.5, 3.0)
         x, y = rng.uniform(-width / 2, width / 2), -rng.uniform(0.6, 7)
         part, sphere = placed(thing, x, y, 0.0, size, rng.uniform(0, 2 * np.pi))
@@ -58,44 +57,50 @@ def facade(rng: Chance, store: Store) -> Draft:
 
 
 def _front(rng: Chance, store: Store, columns: int, rows: int, bay: float, storey: float) -> list[Part]:
-    """Piers and spandrels of masonry around recessed panes, with sills, cornices and a door."""
+    """Piers and spandrels of masonry around recessed panes, with sills, cornices and pipes."""
     width = columns * bay
     window_w, window_h = bay * rng.uniform(0.35, 0.65), storey * rng.uniform(0.4, 0.7)
     recess, sill = rng.uniform(0.08, 0.4), storey * rng.uniform(0.15, 0.3)
-    masonry: list[Mesh] = []
-    for i in range(columns + 1):
-        inner = bay - window_w if 0 < i < columns else (bay - window_w) / 2
-        x = -width / 2 + i * bay + (0 if 0 < i < columns else (0.25 if i == 0 else -0.25) * (bay - window_w))
-        masonry.append(box((inner, recess, rows * storey), (x, recess / 2)))
-    trim: list[Mesh] = []
-    for i in range(columns):
-        x = -width / 2 + (i + 0.5) * bay
-        for j in range(rows):
-            z = j * storey
-            masonry.append(box((window_w, recess, sill), (x, recess / 2), z))
-            top = z + sill + window_h
-            masonry.append(box((window_w, recess, z + storey - top), (x, recess / 2), top))
-            trim.append(box((window_w * 1.15, 0.18, 0.08), (x, -0.05), z + sill - 0.08))
-            bar = rng.uniform(0.04, 0.08)
-            trim.append(box((bar, 0.05, window_h), (x, recess - 0.05), z + sill))
-            trim.append(box((window_w, 0.05, bar), (x, recess - 0.05), z + sill + window_h * 0.6))
-    for z in rng.choice(rows, int(rng.integers(0, rows)), replace=False) + 1:
-        trim.append(box((width, rng.uniform(0.15, 0.6), 0.2), (0, -0.1), float(z) * storey - 0.1))
-    for x in rng.uniform(-width / 2, width / 2, int(rng.integers(0, 4))):
+    bar = rng.uniform(0.04, 0.08)
+    x, z = (
+        g.ravel() for g in np.meshgrid((np.arange(columns) + 0.5) * bay - width / 2, np.arange(rows) * storey)
+    )
+
+    def row(w: float, d: float, h: float, y: float, up: float) -> Mesh:
+        """One box at every window."""
+        feet = np.stack([x, np.full_like(x, y), z + up], -1)
+        return shapes.boxes(np.tile([w, d, h], (len(x), 1)), feet)
+
+    edges = np.arange(columns + 1) * bay - width / 2
+    inner = np.full(columns + 1, bay - window_w)
+    inner[[0, -1]] /= 2
+    edges[[0, -1]] += np.array([0.5, -0.5]) * inner[0]
+    piers = shapes.boxes(
+        np.stack([inner, np.full_like(inner, recess), np.full_like(inner, rows * storey)], -1),
+        np.stack([edges, np.full_like(edges, recess / 2), np.zeros_like(edges)], -1),
+    )
+    top = sill + window_h
+    masonry = [
+        piers,
+        row(window_w, recess, sill, recess / 2, 0),
+        row(window_w, recess, storey - top, recess / 2, top),
+    ]
+    trim = [
+        row(window_w * 1.15, 0.18, 0.08, -0.05, sill - 0.08),
+        row(bar, 0.05, window_h, recess - 0.05, sill),
+        row(window_w, 0.05, bar, recess - 0.05, sill + window_h * 0.6),
+    ]
+    for level in rng.choice(rows, int(rng.integers(0, rows)), replace=False) + 1:
+        trim.append(box((width, rng.uniform(0.15, 0.6), 0.2), (0, -0.1), float(level) * storey - 0.1))
+    for at in rng.uniform(-width / 2, width / 2, int(rng.integers(0, 4))):
         trim.append(
-            shapes.cylinder(rng.uniform(0.05, 0.35), rows * storey, 24).moved(pose(x, -0.1, 0, 0, 0, 1))
+            shapes.cylinder(rng.uniform(0.05, 0.35), rows * storey, 24).moved(pose(at, -0.1, 0, 0, 0, 1))
         )
     panes = quad(np.array([-width / 2, recess, 0]), np.array([width, 0, 0]), np.array([0, 0, rows * storey]))
-    glass = Material(
-        paint(rng, str(rng.choice(["gradient", "collage", "noise"])), device=store.device),
-        (0.5,) * 3,
-        0.3,
-        120,
-        rng.uniform(0.05, 0.4),
-    )
-    tile = log_uniform(rng, 0.8, 4)
+    behind = store.texture(str(rng.choice(["gradient", "collage", "noise"])))
+    glass = Material(behind, (0.5, 0.5, 0.5), 0.3, 120, rng.uniform(0.05, 0.4))
     return [
-        store.flat(join(masonry), tile, "bricks" if rng.random() < 0.3 else None),
+        store.flat(join(masonry), log_uniform(rng, 0.8, 4), "bricks" if rng.random() < 0.3 else None),
         store.flat(join(trim), log_uniform(rng, 0.4, 2)),
         Part(panes.textured(1 / bay), glass),
     ]
@@ -118,32 +123,25 @@ def terrain(rng: Chance, store: Store) -> Draft:
     """Hills with houses, trees and rocks, seen from the air."""
     size = log_uniform(rng, 60, 220)
     hills = size * log_uniform(rng, 0.01, 0.18)
-    land = shapes.rolling(rng, size, hills, 256)
-    parts = [store.flat(land, log_uniform(rng, 0.03, 0.3) * size)]
+    shape = store.shape("ground", torch.device("cpu"))
+    land = shape.mesh.stretched((size, size, hills / shape.extent[2]))
+    parts = [store.flat(land.textured(size), log_uniform(rng, 0.03, 0.3) * size)]
     heights = land.positions[:, 2].view(256, 256).numpy()
     spheres = []
-    roofs, walls, crowns = store.material(), store.material(), store.material("noise")
+    walls, roofs = ([store.material() for _ in range(3)] for _ in range(2))
+    crowns = [store.material("noise"), store.material("speckle"), store.material()]
     for _ in range(int(rng.integers(8, 45))):
         x, y = rng.uniform(-0.45 * size, 0.45 * size, 2)
         column, row = (int((t / size + 0.5) * 255) for t in (x, y))
-        near = heights[max(0, row - 6) : row + 7, max(0, column - 6) : column + 7]
-        z = float(near.min())
-        lift = float(heights[row, column]) - z
+        z = float(heights[max(0, row - 6) : row + 7, max(0, column - 6) : column + 7].min())
+        here = float(heights[row, column])
         if rng.random() < 0.55:
-            new, top = _house(
-                rng,
-                x,
-                y,
-                z,
-                lift,
-                (walls, roofs) if rng.random() < 0.5 else (store.material(), store.material()),
-            )
+            chosen = (walls[rng.integers(3)], roofs[rng.integers(3)])
+            new, reach = _house(rng, x, y, z, here - z, chosen)
         else:
-            new, top = _tree(
-                rng, x, y, float(heights[row, column]), crowns if rng.random() < 0.8 else store.material()
-            )
+            new, reach = _tree(rng, store, x, y, here, crowns[rng.integers(3)])
         parts += new
-        spheres.append(np.array([x, y, z, top]))
+        spheres.append(np.array([x, y, z, reach]))
     focus = np.array([0, 0, float(heights[96:160, 96:160].mean())])
     top = float(heights.max()) + 25
     sun = sun_light(rng, focus, size * 0.6, 1.0)
@@ -186,10 +184,11 @@ def _gable(leaning: Mesh) -> Mesh:
     return Mesh(leaning.positions[chosen], leaning.normals[chosen], leaning.uv[chosen], faces)
 
 
-def _tree(rng: Chance, x: float, y: float, z: float, material: Material) -> tuple[list[Part], float]:
+def _tree(
+    rng: Chance, store: Store, x: float, y: float, z: float, material: Material
+) -> tuple[list[Part], float]:
     height = rng.uniform(3, 12)
     trunk = shapes.cylinder(0.04 * height, height * 0.6, 10).moved(pose(x, y, z - 0.5, 0, 0, 1))
-    crown = shapes.blob(rng, 48).moved(
-        pose(x, y, z + height * 0.35, rng.uniform(0, 6), 0, height * rng.uniform(0.4, 0.7))
-    )
-    return [Part(join([trunk, crown.textured(0.3)]), material)], height
+    crown = store.shape("crown").mesh.textured(log_uniform(rng, 1, 4))
+    crown = crown.moved(pose(x, y, z + height * 0.35, rng.uniform(0, 6), 0, height * rng.uniform(0.4, 0.7)))
+    return [Part(trunk, material), Part(crown, material)], height

@@ -17,7 +17,7 @@ Device = torch.device | str
 
 def paint(rng: Chance, kind: str | None = None, size: int = 512, device: Device = "cpu") -> Texture:
     """A random texture; kind is one of PAINTERS."""
-    name = kind or str(rng.choice(list(PAINTERS), p=_SHARES))
+    name = kind or str(rng.choice(list(PAINTERS), p=SHARES))
     return make_texture(PAINTERS[name](rng, size, device))
 
 
@@ -218,4 +218,4 @@ PAINTERS: dict[str, Painter] = {
     "collage": collage,
     "speckle": speckle,
 }
-_SHARES = np.array([0.2, 0.1, 0.16, 0.08, 0.04, 0.06, 0.1, 0.16, 0.1])  # how often each kind is drawn
+SHARES = np.array([0.2, 0.1, 0.16, 0.08, 0.04, 0.06, 0.1, 0.16, 0.1])  # how often each kind is drawn

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from gbinet.render import catalogue
 from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.mesh import Mesh
-from gbinet.render.paint import Device, paint
-from gbinet.render.shapes import SHAPES, pose
+from gbinet.render.paint import PAINTERS, SHARES
+from gbinet.render.shapes import pose
 from gbinet.render.stage import Material, Part
 from gbinet.render.texture import Texture
 
-# Shapes that stand firmly, for anything that others may lean on or stand beside.
+# Shapes of furniture, and of small things.
 SOLID = ("box", "cylinder", "vase", "blob", "tower", "sphere", "torus", "stairs", "frame", "plates")
+SMALL = (*SOLID, "hill", "rods")
 
 
 @dataclass(frozen=True)
@@ -32,21 +34,22 @@ class Thing:
 class Store:
     """Draws materials and things for one scene."""
 
-    def __init__(self, rng: Chance, assets: AssetLibrary | None, device: Device) -> None:
+    def __init__(self, rng: Chance, assets: AssetLibrary | None, device: torch.device) -> None:
         self.rng, self.assets, self.device = rng, assets, device
 
     def texture(self, kind: str | None = None) -> Texture:
         has_surfaces = self.assets is not None and bool(self.assets.surfaces)
         if self.assets is not None and has_surfaces and kind is None and self.rng.random() < 0.65:
             return self.assets.any_surface(self.rng)
-        return paint(self.rng, kind, device=self.device)
+        kind = kind or str(self.rng.choice(list(PAINTERS), p=SHARES))
+        return catalogue.texture(kind, int(self.rng.integers(catalogue.TEXTURES_PER_KIND)), self.device)
 
     def material(self, kind: str | None = None, texture: Texture | None = None) -> Material:
         """A surface: most are matt, some shine, few mirror."""
         rng = self.rng
         shiny = rng.random() < 0.3
         mirror = rng.uniform(0.05, 0.35) if rng.random() < 0.06 else 0.0
-        tint = np.clip(rng.normal(1, 0.08, 3) * rng.uniform(0.75, 1.05), 0.3, 1.15)
+        tint = np.clip(rng.normal(1, rng.choice([0.05, 0.2]), 3) * rng.uniform(0.7, 1.05), 0.3, 1.2)
         return Material(
             texture or self.texture(kind),
             (float(tint[0]), float(tint[1]), float(tint[2])),
@@ -55,25 +58,28 @@ class Store:
             mirror,
         )
 
-    def shape(self, name: str | None = None) -> Thing:
+    def shape(self, name: str | None = None, device: torch.device | None = None) -> catalogue.Shape:
+        """A shape of the catalogue, by name or any small one."""
+        name = name or str(self.rng.choice(SMALL))
+        number = int(self.rng.integers(catalogue.SHAPES_PER_NAME))
+        return catalogue.shape(name, number, device or self.device)
+
+    def made_up(self, name: str | None = None) -> Thing:
+        """A shape with a material of its own, stretched a little."""
         rng = self.rng
-        name = name or str(rng.choice(list(SHAPES)))
-        mesh = SHAPES[name](rng)
-        lo, hi = mesh.positions.amin(0), mesh.positions.amax(0)
-        size = float((hi - lo).max())
-        middle = (lo + hi) / 2
-        move = torch.eye(4)[:3] / size
-        move[:, 3] = -torch.stack([middle[0], middle[1], lo[2]]) / size
-        mesh = mesh.moved(move).textured(log_uniform(rng, 0.4, 2.0))
-        extent = ((hi - lo) / size).tolist()
-        return Thing(mesh, self.material(), (extent[0], extent[1], extent[2]), log_uniform(rng, 0.05, 0.3))
+        shape = self.shape(name)
+        by = np.exp(rng.normal(0, 0.2, 3)).clip(0.6, 1.6)
+        extent = by * shape.extent
+        by, extent = by / extent.max(), extent / extent.max()
+        mesh = shape.mesh.stretched(_three(by)).textured(log_uniform(rng, 0.4, 2.0))
+        return Thing(mesh, self.material(), _three(extent), log_uniform(rng, 0.05, 0.3))
 
     def thing(self) -> Thing:
         """A small object."""
         if self.assets is not None and self.assets.objects and self.rng.random() < 0.85:
             asset = self.assets.any_object(self.rng)
             return Thing(asset.mesh, self.material(texture=asset.texture), asset.extent, asset.metres)
-        return self.shape()
+        return self.made_up()
 
     def furniture(self) -> Thing:
         """An object of about a metre."""
@@ -81,7 +87,7 @@ class Store:
             asset = self.assets.any_furniture(self.rng)
             size = self.rng.uniform(0.5, 1.3)
             return Thing(asset.mesh, self.material(texture=asset.texture), asset.extent, size)
-        thing = self.shape(str(self.rng.choice(SOLID)))
+        thing = self.made_up(str(self.rng.choice(SOLID)))
         return Thing(thing.mesh, thing.material, thing.extent, self.rng.uniform(0.4, 1.4))
 
     def flat(self, mesh: Mesh, tile: float, kind: str | None = None) -> Part:
@@ -113,3 +119,7 @@ def placed(
     return Part(thing.mesh.moved(matrix.to(thing.mesh.positions.device)), thing.material), np.array(
         [x, y, z + ez / 2, radius]
     )
+
+
+def _three(values: np.ndarray) -> tuple[float, float, float]:
+    return (float(values[0]), float(values[1]), float(values[2]))

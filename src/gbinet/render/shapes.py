@@ -50,30 +50,44 @@ def quad(corner: np.ndarray, along: np.ndarray, up: np.ndarray) -> Mesh:
     )
 
 
-def box(size: tuple[float, float, float], centre: tuple[float, float] = (0, 0), z: float = 0) -> Mesh:
-    """Axis-parallel box that stands at height z over the given centre."""
-    w, d, h = size
-    x0, y0 = centre[0] - w / 2, centre[1] - d / 2
-    X, Y, Z = np.diag([w, d, h])
-    o = np.array([x0, y0, z])
-    sides = [
-        (o, X, Z),
-        (o + X, Y, Z),
-        (o + X + Y, -X, Z),
-        (o + Y, -Y, Z),
-        (o + Z, X, Y),
-        (o + Y, X, -Y),
+# The six sides of the unit box on z = 0: a corner, the edge along u, the edge along v.
+_SIDES = np.array(
+    [
+        [[-0.5, -0.5, 0], [1, 0, 0], [0, 0, 1]],
+        [[0.5, -0.5, 0], [0, 1, 0], [0, 0, 1]],
+        [[0.5, 0.5, 0], [-1, 0, 0], [0, 0, 1]],
+        [[-0.5, 0.5, 0], [0, -1, 0], [0, 0, 1]],
+        [[-0.5, -0.5, 1], [1, 0, 0], [0, 1, 0]],
+        [[-0.5, 0.5, 0], [1, 0, 0], [0, -1, 0]],
     ]
-    points, normals, uvs, faces = [], [], [], []
-    for i, (corner, along, up) in enumerate(sides):
-        points += [corner, corner + along, corner + along + up, corner + up]
-        normals += [np.cross(along, up) / max(np.linalg.norm(np.cross(along, up)), 1e-12)] * 4
-        a, b = np.linalg.norm(along), np.linalg.norm(up)
-        u = i * 0.37  # another part of the texture on each side
-        uvs += [[u, 0], [u + a, 0], [u + a, b], [u, b]]
-        faces += [[4 * i, 4 * i + 1, 4 * i + 2], [4 * i, 4 * i + 2, 4 * i + 3]]
-    as_float = [torch.from_numpy(np.array(x, np.float32)) for x in (points, normals, uvs)]
-    return Mesh(as_float[0], as_float[1], as_float[2], torch.tensor(faces))
+)
+
+
+def boxes(sizes: np.ndarray, feet: np.ndarray) -> Mesh:
+    """Axis-parallel boxes of sizes [n, 3]; feet [n, 3] are the middles of their undersides."""
+    count = len(sizes)
+    edges = _SIDES[None] * sizes[:, None, None, :]  # [n, 6, 3 (corner, along, up), 3]
+    corner, along, up = edges[:, :, 0] + feet[:, None], edges[:, :, 1], edges[:, :, 2]
+    points = np.stack([corner, corner + along, corner + along + up, corner + up], axis=2)  # [n, 6, 4, 3]
+    normals = np.broadcast_to(np.cross(_SIDES[:, 1], _SIDES[:, 2])[None, :, None], points.shape)
+    length, height = np.linalg.norm(along, axis=-1), np.linalg.norm(up, axis=-1)  # [n, 6]
+    start = np.broadcast_to(np.arange(6) * 0.37, length.shape)  # another part of the texture on each side
+    zero = np.zeros_like(length)
+    u = np.stack([start, start + length, start + length, start], -1)
+    v = np.stack([zero, zero, height, height], -1)
+    quads = np.arange(count * 6)[:, None] * 4
+    faces = np.concatenate([quads + np.array([0, 1, 2]), quads + np.array([0, 2, 3])])
+    return Mesh(
+        torch.from_numpy(points.reshape(-1, 3).astype(np.float32)),
+        torch.from_numpy(normals.reshape(-1, 3).astype(np.float32)),
+        torch.from_numpy(np.stack([u, v], -1).reshape(-1, 2).astype(np.float32)),
+        torch.from_numpy(faces.astype(np.int64)),
+    )
+
+
+def box(size: tuple[float, float, float], centre: tuple[float, float] = (0, 0), z: float = 0) -> Mesh:
+    """One axis-parallel box that stands at height z over the given centre."""
+    return boxes(np.array([size], float), np.array([[*centre, z]], float))
 
 
 def revolve(profile: np.ndarray, segments: int = 64) -> Mesh:
@@ -258,4 +272,6 @@ SHAPES: dict[str, Callable[[Chance], Mesh]] = {
     "stairs": stairs,
     "frame": frame,
     "tower": tower,
+    "ground": lambda rng: rolling(rng, 1.0, 1.0, 256),
+    "crown": lambda rng: blob(rng, 40),
 }

@@ -100,7 +100,7 @@ class Draft:
 def assemble(kind: str, seed: int, draft: Draft, device: torch.device) -> RenderScene:
     """Put the parts of a scene together on the device and cast the shadows."""
     parts, lights = draft.parts, draft.lights
-    meshes = [_on(part.mesh, device) for part in parts]
+    meshes = [part.mesh.to(device) for part in parts]
     whole = join(meshes)
     counts = torch.tensor([len(m.faces) for m in meshes])
     face_material = torch.repeat_interleave(torch.arange(len(parts)), counts).to(device, non_blocking=True)
@@ -128,11 +128,6 @@ def assemble(kind: str, seed: int, draft: Draft, device: torch.device) -> Render
         ambient=torch.tensor(draft.ambient, dtype=torch.float32).to(device, non_blocking=True),
         layout=draft.layout,
     )
-
-
-def _on(mesh: Mesh, device: torch.device) -> Mesh:
-    columns = (mesh.positions, mesh.normals, mesh.uv, mesh.faces)
-    return Mesh(*(column.to(device, non_blocking=True) for column in columns))
 
 
 def _material_row(material: Material, places: dict[int, int]) -> list[float]:

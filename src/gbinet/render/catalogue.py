@@ -1,0 +1,48 @@
+"""A fixed universe of procedural textures and shapes, numbered, so that scenes can share them.
+
+Painting and building take far longer than rendering. Each entry follows from its name and number alone, is
+made when it is first used, and then stays on the device for a while.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+from gbinet.render.chance import chance
+from gbinet.render.mesh import Mesh
+from gbinet.render.paint import paint
+from gbinet.render.shapes import SHAPES
+from gbinet.render.texture import Texture
+
+TEXTURES_PER_KIND = 64
+SHAPES_PER_NAME = 48
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A mesh of unit largest extent, standing on z = 0 over the origin."""
+
+    mesh: Mesh
+    extent: tuple[float, float, float]
+
+
+@functools.lru_cache(maxsize=512)
+def texture(kind: str, number: int, device: torch.device) -> Texture:
+    return paint(chance(number, "texture", kind), kind, device=device)
+
+
+@functools.lru_cache(maxsize=512)
+def shape(name: str, number: int, device: torch.device) -> Shape:
+    if device.type != "cpu":
+        made = shape(name, number, torch.device("cpu"))
+        return Shape(made.mesh.to(device), made.extent)
+    mesh = SHAPES[name](chance(number, "shape", name))
+    low, high = mesh.positions.amin(0), mesh.positions.amax(0)
+    size = float((high - low).max())
+    foot = torch.stack([(low[0] + high[0]) / 2, (low[1] + high[1]) / 2, low[2]])
+    extent = ((high - low) / size).tolist()
+    placed = Mesh((mesh.positions - foot) / size, mesh.normals, mesh.uv / size, mesh.faces)
+    return Shape(placed, (extent[0], extent[1], extent[2]))
