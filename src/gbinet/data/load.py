@@ -48,8 +48,8 @@ def load_scene(
     kind            one of KINDS, where a folder could be read in several ways; else it is recognised
     depth_range     for every view, instead of what the files or the sparse points say
     masks           folder of masks (0 = ignore), where it is not `masks` beside the images
-    interval_scale  stretches the range of MVSNet cam files that give only `near interval`; what everybody uses
-                    is the default: 0.8, and 1 for Tanks and Temples
+    interval_scale  stretches the range of MVSNet cam files that give only `near interval`; by default what
+                    everybody uses: 0.8, and 1 for Tanks and Temples
     max_sources     how many source views to keep per view where the files do not list them
     cache           where undistorted images go; default `<folder>/.gbinet_cache`, or a temporary folder
     progress        called with (done, total, what) while images are undistorted
