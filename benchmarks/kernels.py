@@ -36,13 +36,13 @@ def milliseconds(run: Callable[[], object], repeat: int = 10) -> float:
     times = []
     for i in range(repeat + 2):
         flush.zero_()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         run()
         end.record()
         torch.cuda.synchronize()
         if i >= 2:
-            times.append(begin.elapsed_time(end))
+            times.append(float(begin.elapsed_time(end)))
     return statistics.median(times)
 
 

@@ -33,6 +33,10 @@ class Batch:
         """What DataLoader(pin_memory=True) calls."""
         return self._map(lambda tensor: tensor.pin_memory())
 
+    def tensors(self) -> list[Tensor]:
+        cameras = self.cameras
+        return [self.images, cameras.K, cameras.cam_from_world, self.depth_range, self.depth, self.mask]
+
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         cameras = replace(
             self.cameras,

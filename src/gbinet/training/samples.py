@@ -38,18 +38,37 @@ class Stream(Protocol):
 
 
 class SourceStream:
-    """Batches of a source that makes them by number, such as the renderer."""
+    """Batches of a source that makes them by number, such as the renderer.
+
+    On a GPU they are made on a CUDA stream of their own: while the training step of one batch is still being
+    computed, the host already makes the next one and waits for that stream alone.
+    """
 
     steps_per_epoch = 0
 
-    def __init__(self, source: BatchSource, batch_size: int, processes: Processes) -> None:
+    def __init__(
+        self, source: BatchSource, batch_size: int, processes: Processes, device: torch.device | None = None
+    ) -> None:
         self.source = source
         self.batch_size = batch_size
         self.processes = processes
+        on_gpu = device is not None and device.type == "cuda"
+        self.side = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         for step in count(first_step):
-            yield self.source.batch(step * self.processes.count + self.processes.rank, self.batch_size)
+            yield self._make(step * self.processes.count + self.processes.rank)
+
+    def _make(self, index: int) -> Batch:
+        if self.side is None:
+            return self.source.batch(index, self.batch_size)
+        with torch.cuda.stream(self.side):
+            batch = self.source.batch(index, self.batch_size)
+        training = torch.cuda.current_stream(self.side.device)
+        training.wait_stream(self.side)
+        for tensor in batch.tensors():  # their memory must outlive the training step that reads them
+            tensor.record_stream(training)
+        return batch
 
 
 class DatasetStream:
@@ -111,7 +130,7 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
             dtu_like=config.dtu_like,
             samples_per_scene=config.samples_per_scene,
         )
-        return SourceStream(RenderedSource(render, device), config.batch_size, processes)
+        return SourceStream(RenderedSource(render, device), config.batch_size, processes, device)
     dataset = MVSDataset(_scenes(config, "train"), _sample_config(config, training=True))
     return DatasetStream(dataset, config.batch_size, processes, config.seed, config.workers)
 
