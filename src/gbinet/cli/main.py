@@ -16,6 +16,7 @@ VERBS: dict[str, str] = {
     "fuse": "depth maps, of gbinet or of others, into one cloud",
     "view": "look at a reconstruction in the browser",
     "train": "train the network on rendered scenes or on a data set",
+    "render": "random textured scenes with exact depth, as a data set",
     "evaluate": "scores of depth maps and clouds: depth, cloud, dtu, tanks, eth3d",
     "info": "what a folder holds: views, sizes, depth ranges, pairs, coverage",
     "convert": "scenes, depth maps and clouds from one format to another",

@@ -64,6 +64,23 @@ def draw_rig(
     return Rig(Camera(K, pose, width, height), distance, dtu_like)
 
 
+def draw_path(rng: Chance, kind: str, layout: Layout, views: int, width: int, height: int) -> Camera:
+    """Cameras [V] of one walk around the content, float64: each is a neighbour of the one before."""
+    dtu_like = kind == "table" and rng.random() < 0.5
+    style = _style(rng, kind, dtu_like)
+    position, target = _reference(rng, kind, layout, dtu_like)
+    K = torch.from_numpy(_intrinsics(rng, style.focal, width, height))
+    poses = [look_at(position, target, rng.normal(0, 0.03))]
+    heading = rng.choice([0.0, np.pi])  # to the right or to the left
+    while len(poses) < views:
+        turn = heading + rng.normal(0, 0.3)
+        position, aim = _neighbour(rng, layout, style, position, target, turn)
+        target = aim if style.parallel >= 0.3 else target
+        poses.append(look_at(position, aim, rng.normal(0, 0.03)))
+    pose = torch.from_numpy(np.stack(poses))
+    return Camera(K.expand(views, 3, 3).clone(), pose, width, height)
+
+
 def _style(rng: Chance, kind: str, dtu_like: bool) -> Style:
     if dtu_like:
         return Style(
@@ -219,3 +236,15 @@ def _quantiles(depth: Tensor, shares: tuple[float, ...], rig: Rig) -> Tensor:
     found = ordered[torch.stack([(last * share).long() for share in shares])]
     fallback = torch.linspace(0.5 * rig.distance, 1.5 * rig.distance, len(shares), device=depth.device)
     return torch.where(count > 0, found, fallback)
+
+
+def content_range(depth: Tensor) -> tuple[float, float]:
+    """The range that a user would be told: nearly all of the depth [H, W], with a margin."""
+    known = depth[depth > 0]
+    if known.numel() == 0:
+        return 1.0, 2.0
+    ordered = known.sort().values
+    low = float(ordered[int(0.005 * (len(ordered) - 1))])
+    high = float(ordered[int(0.995 * (len(ordered) - 1))])
+    margin = 0.05 * (high - low) + 0.02 * low
+    return max(low - margin, 0.5 * low), high + margin

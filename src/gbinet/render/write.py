@@ -1,0 +1,131 @@
+"""Rendered scenes as a data set on disk, in MVSNet's or BlendedMVS' layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from gbinet.camera import Camera
+from gbinet.errors import InputError
+from gbinet.formats.atomic import atomic_path
+from gbinet.formats.image import write_image
+from gbinet.formats.pfm import write_pfm
+from gbinet.formats.write_scene_mvsnet import cam_text, pair_text
+from gbinet.render.assets import AssetLibrary
+from gbinet.render.chance import chance
+from gbinet.render.compose import KINDS, make_scene
+from gbinet.render.rig import content_range, draw_path
+from gbinet.render.sensor import SensorConfig, expose
+from gbinet.render.shade import render_colour, render_depth
+from gbinet.render.stage import RenderScene
+from gbinet.scene import DepthRange, Scene, View, rank_by_geometry
+
+# Layout -> folders of images, cameras and depth maps, and where pair.txt lies.
+LAYOUTS = {
+    "mvsnet": ("images", "cams", "depths", "pair.txt"),
+    "blendedmvs": ("blended_images", "cams", "rendered_depth_maps", "cams/pair.txt"),
+}
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class WriteConfig:
+    """What is written."""
+
+    scenes: int = 20
+    views: int = 11  # photos per scene
+    width: int = 1600
+    height: int = 1152
+    layout: str = "mvsnet"  # one of LAYOUTS
+    kind: str | None = None  # one kind of scene; none: all, in their usual shares
+    seed: int = 0
+    unit: float = 1.0  # scene units per metre: 1000 writes millimetres
+
+    def __post_init__(self) -> None:
+        if min(self.scenes, self.views, self.width, self.height) < 1 or not self.unit > 0:
+            raise InputError("scenes, views, size and unit must be positive")
+        if self.layout not in LAYOUTS:
+            raise InputError(f"there is no layout '{self.layout}'; the layouts are {', '.join(LAYOUTS)}")
+        if self.kind is not None and self.kind not in KINDS:
+            raise InputError(f"there is no scene kind '{self.kind}'; the kinds are {', '.join(KINDS)}")
+
+
+def write_dataset(
+    folder: Path,
+    config: WriteConfig,
+    assets: Path | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Write all scenes that are not there yet; returns the folders of all."""
+    _same_settings(folder / "render.json", config, assets)
+    library = None if assets is None else AssetLibrary.open(assets, device)
+    done = []
+    for number in range(config.scenes):
+        place = folder / f"scene{number:04d}"
+        if not (place / LAYOUTS[config.layout][3]).exists():  # it is written last
+            seed = int(chance(config.seed, "write", number).integers(1 << 31))
+            write_views(place, make_scene(seed, library, config.kind, device), config)
+        done.append(place)
+        if progress is not None:
+            progress(number + 1, config.scenes, "scenes")
+    return done
+
+
+def _same_settings(path: Path, config: WriteConfig, assets: Path | None) -> None:
+    """A folder that was begun goes on with the same settings only; more scenes are welcome."""
+    settings = {**asdict(config), "assets": None if assets is None else assets.name}
+    del settings["scenes"]
+    if path.exists():
+        try:
+            found = json.loads(path.read_text())
+        except ValueError:
+            found = None
+        if found != settings:
+            raise InputError(
+                f"{path} was written with other settings; choose another folder or remove this one"
+            )
+        return
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(settings, indent=2) + "\n")
+
+
+@torch.no_grad()
+def write_views(folder: Path, scene: RenderScene, config: WriteConfig) -> None:
+    """Photos, cameras, depth maps and pairs of one scene."""
+    images_at, cams_at, depths_at, pairs_at = LAYOUTS[config.layout]
+    cameras = draw_path(
+        chance(scene.seed, "path"), scene.kind, scene.layout, config.views, config.width, config.height
+    )
+    on_device = cameras.to(scene.device, torch.float32)
+    single = [on_device[v : v + 1] for v in range(config.views)]  # one at a time: memory of one view
+    light = torch.cat([render_colour(scene, camera) for camera in single])
+    photos = expose(light, chance(scene.seed, "photos"), SensorConfig(jpeg=0))  # the file is the JPEG
+    views = []
+    for number, camera in enumerate(single):
+        depth = render_depth(scene, camera)[0][0]
+        name = f"{number:08d}"
+        pixels = (photos[number] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+        path = write_image(folder / images_at / f"{name}.jpg", pixels)
+        write_pfm(folder / depths_at / f"{name}.pfm", (depth * config.unit).cpu().numpy())
+        near, far = (value * config.unit for value in content_range(depth))
+        views.append(View(name, _in_unit(cameras[number], config.unit), path, DepthRange(near, far)))
+    sources = rank_by_geometry([v.camera for v in views], [v.depth_range for v in views if v.depth_range])
+    views = [
+        View(v.name, v.camera, v.image_path, v.depth_range, s) for v, s in zip(views, sources, strict=True)
+    ]
+    for view in views:
+        with atomic_path(folder / cams_at / f"{view.name}_cam.txt") as temporary:
+            temporary.write_text(cam_text(view))
+    with atomic_path(folder / pairs_at) as temporary:
+        temporary.write_text(pair_text(Scene(folder.name, config.layout, folder, tuple(views))))
+
+
+def _in_unit(camera: Camera, unit: float) -> Camera:
+    pose = camera.cam_from_world.clone()
+    pose[:3, 3] *= unit
+    return Camera(camera.K, pose, camera.width, camera.height)

@@ -1,0 +1,102 @@
+"""What is written is read back by the project's own readers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gbinet.cli.main import main
+from gbinet.data.dataset import MVSDataset, SampleConfig
+from gbinet.data.load import load_scene
+from gbinet.errors import FormatError, InputError, SceneError
+from gbinet.render import AssetLibrary, make_scene
+from gbinet.render.write import WriteConfig, write_dataset
+
+OPTIONS = ["--scenes", "1", "--views", "3", "--size", "64x48", "--kind", "facade", "--device", "cpu"]
+
+
+@pytest.mark.parametrize("layout", ["mvsnet", "blendedmvs"])
+def test_written_scenes_are_read_back(tmp_path: Path, layout: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["render", str(tmp_path / "set"), *OPTIONS, "--layout", layout, "--unit", "1000"]
+    assert main(command) == 0
+    assert "1 scenes of 3 photos" in capsys.readouterr().out
+    folder = tmp_path / "set" / "scene0000"
+    scene = load_scene(folder)
+    assert scene.kind == layout and not scene.warnings
+    assert len(scene.views) == 3
+    assert all(len(view.sources) == 2 for view in scene.views)
+    sample = MVSDataset([scene], SampleConfig(num_views=3))[0]
+    near, far = sample.depth_range[0].tolist()
+    known = sample.depth[0][sample.mask[0]]
+    assert sample.images.shape == (1, 3, 3, 48, 64)
+    assert float(((known >= near) & (known <= far)).float().mean()) > 0.95
+    assert near > 100  # millimetres
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*.*")}
+    assert main(command) == 0  # nothing is rendered twice
+    assert before == {p: p.stat().st_mtime_ns for p in folder.rglob("*.*")}
+    assert main([*command, "--seed", "5"]) == 2
+    assert "other settings" in capsys.readouterr().err
+
+
+def test_bad_wishes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(tmp_path / "a"), "--size", "big"]) == 2
+    assert "WIDTHxHEIGHT" in capsys.readouterr().err
+    assert main(["render", str(tmp_path / "b"), "--assets", str(tmp_path / "none"), *OPTIONS]) == 2
+    assert "no such asset folder" in capsys.readouterr().err
+    with pytest.raises(InputError, match="layouts"):
+        write_dataset(tmp_path, WriteConfig(layout="colmap"))
+
+
+def make_library(root: Path, count: int = 9) -> Path:
+    """A folder of small objects: tetrahedra with a texture each."""
+    from PIL import Image
+
+    (root / "gso").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        corners = np.array([[0, 0, 0], [65535, 0, 0], [0, 65535, 0], [0, 0, 65535]], np.uint16)
+        np.savez(
+            root / "gso" / f"thing{i}.npz",
+            p=corners,
+            uv=corners[:, :2],
+            lo=np.zeros(3, np.float32),
+            hi=np.full(3, 0.2, np.float32),
+            f=np.array([[0, 1, 2], [0, 1, 3], [0, 2, 3], [1, 2, 3]], np.uint16),
+        )
+        pixels = rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / "gso" / f"thing{i}.jpg")
+    return root
+
+
+def test_libraries_are_split_and_used(tmp_path: Path) -> None:
+    root = make_library(tmp_path / "library")
+    training, held_out = AssetLibrary.open(root), AssetLibrary.open(root, held_out=True)
+    assert {p.stem for p in held_out.objects} == {"thing0", "thing8"}
+    assert len(training.objects) == 7 and not set(training.objects) & set(held_out.objects)
+    asset = training.preload(2).asset(training.objects[0])
+    assert asset.extent == (1.0, 1.0, 1.0)
+    assert asset.metres == pytest.approx(0.2)
+    assert float(asset.mesh.positions[:, 2].min()) == 0
+    scene = make_scene(3, training, "table")
+    again = make_scene(3, training, "table")
+    assert torch.equal(scene.vertices, again.vertices)
+
+
+def test_broken_libraries_are_named(tmp_path: Path) -> None:
+    root = make_library(tmp_path / "library", 2)
+    with pytest.raises(SceneError, match="no objects"):
+        AssetLibrary.open(tmp_path)
+    library = AssetLibrary.open(root)
+    path = library.objects[0]
+    path.with_suffix(".jpg").write_bytes(b"no image")
+    with pytest.raises(FormatError, match=path.stem):
+        library.asset(path)
+    path.write_bytes(b"PK\x03\x04 broken")
+    with pytest.raises(FormatError, match="arrays"):
+        library.asset(path)
+    np.savez(path, p=np.zeros((4, 3), np.uint16), uv=np.zeros((4, 2)), lo=np.zeros(3), hi=np.ones(3), f=np.full((1, 3), 9))
+    with pytest.raises(FormatError, match="do not exist"):
+        library.asset(path)
