@@ -120,10 +120,12 @@ class GBiNet(nn.Module):
         readout: Readout | None = None,
         keep_stages: bool = False,
         resume: SearchResult | None = None,
+        release: bool = False,
     ) -> SearchResult:
         """The loop: all stages on given features. The result has the cameras' height and width.
 
-        `resume` goes on from a search with fewer stages (or from a piece of one: tiles).
+        `resume` goes on from a search with fewer stages (or from a piece of one: tiles). `release` empties the
+        caller's list of features scale by scale, as soon as no later stage needs them.
         """
         stages = self.config.stages if stages is None else stages
         readout = readout or self.config.readout
@@ -146,6 +148,9 @@ class GBiNet(nn.Module):
             if keep_stages:
                 kept.append(stage)
             state = stage.next_state
+            if release and isinstance(features, list):
+                for done in range(self.config.scale_index(number + 1)):
+                    features[done] = torch.empty(0)
         depth = search.depth(state)
         if readout == "expectation":
             depth = search.expected_depth(stage.state, stage.probabilities)
@@ -170,9 +175,14 @@ class GBiNet(nn.Module):
         keep_stages: bool = False,
     ) -> SearchResult:
         _check_shapes(images, cameras, "[B, V, 3, H, W]")
-        features = self.encode(images)
         return self.search(
-            features, cameras, depth_range, stages=stages, readout=readout, keep_stages=keep_stages
+            list(self.encode(images)),
+            cameras,
+            depth_range,
+            stages=stages,
+            readout=readout,
+            keep_stages=keep_stages,
+            release=True,
         )
 
     @torch.inference_mode()
