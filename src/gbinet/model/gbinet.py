@@ -124,8 +124,8 @@ class GBiNet(nn.Module):
     ) -> SearchResult:
         """The loop: all stages on given features. The result has the cameras' height and width.
 
-        `resume` goes on from a search with fewer stages (or from a piece of one: tiles). `release` empties the
-        caller's list of features scale by scale, as soon as no later stage needs them.
+        `resume` goes on from a search with fewer stages (or from a piece of one: tiles). `release` empties
+        the caller's list of features scale by scale, as soon as no later stage needs them.
         """
         stages = self.config.stages if stages is None else stages
         readout = readout or self.config.readout
