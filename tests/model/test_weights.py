@@ -78,6 +78,15 @@ def test_half_weights_lose_nothing(model: GBiNet, tmp_path: Path) -> None:
     assert all(torch.equal(v.float(), again.state_dict()[k].float()) for k, v in half.state_dict().items())
 
 
+def test_half_files_are_half_the_size_and_load_as_float32(model: GBiNet, ours: Path, tmp_path: Path) -> None:
+    path = model.save(tmp_path / "half.safetensors", half=True)
+    assert path.stat().st_size < 0.8 * ours.stat().st_size  # this network is small: names and biases count
+    loaded = GBiNet.from_pretrained(path).state_dict()
+    for name, value in model.state_dict().items():
+        assert loaded[name].dtype == value.dtype
+        torch.testing.assert_close(loaded[name], value, rtol=1e-3, atol=1e-6)
+
+
 def test_a_failed_save_leaves_the_old_file(model: GBiNet, ours: Path, tmp_path: Path) -> None:
     target = tmp_path / "w.safetensors"
     target.write_bytes(ours.read_bytes())

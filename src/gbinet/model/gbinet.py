@@ -65,11 +65,11 @@ class GBiNet(nn.Module):
 
         return load(weights)
 
-    def save(self, path: str | Path) -> Path:
-        """Weights, configuration and version in one safetensors file."""
+    def save(self, path: str | Path, half: bool = False) -> Path:
+        """Weights, configuration and version in one safetensors file; half = float16 kernels, half the size."""
         from gbinet.model.weights import save
 
-        return save(self, Path(path))
+        return save(self, Path(path), half)
 
     # ---- the network ---------------------------------------------------------------------------------------
 

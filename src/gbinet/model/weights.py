@@ -73,8 +73,12 @@ def find(weights: str | Path | None) -> Path:
     raise WeightsError(f"no weights '{name}': neither a file nor a name ({in_the_box})")
 
 
-def save(model: GBiNet, path: Path) -> Path:
-    """Write weights, configuration and versions; floating tensors keep their type."""
+def save(model: GBiNet, path: Path, half: bool = False) -> Path:
+    """Write weights, configuration and versions.
+
+    Tensors keep their type, so that a round trip is bit for bit; `half` stores the kernels of convolutions in
+    float16 (half the file; batch norms and biases stay as they are). Loading gives float32 either way.
+    """
     from safetensors.torch import save_file
 
     from gbinet import __version__
@@ -85,6 +89,8 @@ def save(model: GBiNet, path: Path) -> Path:
         "config": json.dumps(model.config.to_dict()),
     }
     tensors = {k: v.detach().contiguous().cpu() for k, v in model.state_dict().items()}
+    if half:
+        tensors = {k: v.half() if v.dim() > 1 else v for k, v in tensors.items()}
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata)
     return path
