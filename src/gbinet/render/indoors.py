@@ -26,7 +26,7 @@ def table(rng: Chance, store: Store) -> Draft:
             wall = quad(np.array([-4.0, distance, -1.0]), np.array([8.0, 0, 0]), np.array([0, 0, 4.0]))
             wall = wall.moved(pose(0, 0, 0, float(turn) * np.pi / 2, 0, 1))
             parts.append(store.flat(wall, log_uniform(rng, 0.2, 2.0)))
-    else:
+    if rng.random() < 0.85:
         floor = quad(np.array([-5.0, -5, -0.75]), np.array([10.0, 0, 0]), np.array([0, 10.0, 0]))
         parts.append(store.flat(floor, log_uniform(rng, 0.3, 2.0)))
     focus = np.array([0, 0, rng.uniform(0.02, 0.12)])

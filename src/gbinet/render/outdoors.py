@@ -122,7 +122,7 @@ def _post(rng: Chance, store: Store, x: float) -> Part:
 def terrain(rng: Chance, store: Store) -> Draft:
     """Hills with houses, trees and rocks, seen from the air."""
     size = log_uniform(rng, 60, 220)
-    hills = size * log_uniform(rng, 0.01, 0.18)
+    hills = size * log_uniform(rng, 0.02, 0.3)
     shape = store.shape("ground", torch.device("cpu"))
     land = shape.mesh.stretched((size, size, hills / shape.extent[2]))
     parts = [store.flat(land.textured(size), log_uniform(rng, 0.03, 0.3) * size)]

@@ -272,6 +272,6 @@ SHAPES: dict[str, Callable[[Chance], Mesh]] = {
     "stairs": stairs,
     "frame": frame,
     "tower": tower,
-    "ground": lambda rng: rolling(rng, 1.0, 1.0, 256),
+    "ground": lambda rng: rolling(rng, 1.0, 0.1, 256),
     "crown": lambda rng: blob(rng, 40),
 }
