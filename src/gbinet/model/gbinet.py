@@ -66,7 +66,7 @@ class GBiNet(nn.Module):
         return load(weights)
 
     def save(self, path: str | Path, half: bool = False) -> Path:
-        """Weights, configuration and version in one safetensors file; half = float16 kernels, half the size."""
+        """Weights, configuration and version in one safetensors file; half: float16 kernels."""
         from gbinet.model.weights import save
 
         return save(self, Path(path), half)
