@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,8 +17,8 @@ Kind = Literal["mvsnet", "colmap", "colmap-text", "colmap-dense", "nerfstudio", 
 
 
 def run(
-    source: tyro.conf.Positional[Path],
-    target: tyro.conf.Positional[Path],
+    source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="IN")],
+    target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")],
     to: Kind | None = None,
     depth: Path | None = None,
     cloud: Path | None = None,
@@ -128,5 +129,6 @@ def _read_all(files: list[tuple[View, Path, float]]) -> Iterator[tuple[View, Dep
 
     from gbinet.formats.depth_files import read_depth_map
 
-    for view, path, scale in track(files, "depth maps", transient=True, disable=not files):
+    quiet = not files or not sys.stdout.isatty()
+    for view, path, scale in track(files, "depth maps", transient=True, disable=quiet):
         yield view, read_depth_map(path, view.camera, scale)
