@@ -8,7 +8,7 @@ their world (map coordinates, say) lose no precision in float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -85,58 +85,54 @@ class Agreement:
     depth: Tensor  # [H, W] mean depth of the reference and the sources that agree
     num_views: Tensor  # [H, W] int64, the reference itself included; 1 = nobody agrees
     consistent: Tensor  # [H, W] bool: enough views agree
-    source_pixels: Tensor  # [S, H, W] int64 flat index of the agreeing pixel in each source, -1 = none
+    source_pixels: Tensor  # [S, H, W] int32 flat index of the agreeing pixel in each source, -1 = none
 
 
 def agree(
     reference: DepthMap,
-    sources: Iterable[DepthMap],
+    sources: Sequence[DepthMap],
     *,
     max_distance: float,
     max_relative_depth: float,
     min_sources: int,
     dynamic: bool,
 ) -> Agreement:
-    """Compare a depth map with its sources, which are visited one at a time.
+    """Compare a depth map with its sources.
 
     Fixed thresholds: at least `min_sources` sources within the two thresholds. Dynamic: for some n from
     `min_sources` up, at least n sources within n times the thresholds: few views must agree closely, many may
     agree loosely (Yan et al., ECCV 2020).
     """
-    levels, depths, hits = [], [], []
-    for source in sources:
+    shape, device = (len(sources), *reference.depth.shape), reference.depth.device
+    level = torch.empty(shape, dtype=torch.uint8, device=device)
+    depth = torch.empty(shape, device=device)
+    pixel = torch.empty(shape, dtype=torch.int32, device=device)
+    for number, source in enumerate(sources):
         seen = reproject(reference, source)
         relative = (seen.depth - reference.depth).abs() / reference.depth.clamp(min=1e-12)
         ratio = torch.maximum(seen.distance / max_distance, relative / max_relative_depth)
         # Level n: the source agrees as soon as the thresholds are taken n times.
-        level = ratio.ceil().clamp(1, NEVER) if dynamic else torch.where(ratio <= 1, 1.0, NEVER)
-        levels.append(level.to(torch.uint8))
-        depths.append(seen.depth)
-        hits.append(seen.source_pixel)
-    if not levels:
-        nobody = torch.zeros_like(reference.depth, dtype=torch.bool)
-        one = torch.ones_like(reference.depth, dtype=torch.int64)
-        empty = torch.zeros(0, *reference.depth.shape, dtype=torch.int64, device=reference.depth.device)
-        return Agreement(reference.depth, one, nobody, empty)
-    level = torch.stack(levels)  # [S, H, W]
+        level[number] = ratio.ceil().clamp(1, NEVER) if dynamic else torch.where(ratio <= 1, 1, NEVER)
+        depth[number] = seen.depth
+        pixel[number] = seen.source_pixel
     consistent, limit = _decide(level, min_sources, dynamic)
     agrees = level <= limit  # [S, H, W]
     count = agrees.sum(0)  # [H, W]
-    total = (torch.stack(depths) * agrees).sum(0) + reference.depth
+    total = depth.mul_(agrees).sum(0).add_(reference.depth)
     return Agreement(
         depth=total / (count + 1),
         num_views=count + 1,
         consistent=consistent & reference.valid,
-        source_pixels=torch.where(agrees, torch.stack(hits), -1),
+        source_pixels=pixel.masked_fill_(~agrees, -1),
     )
 
 
 def _decide(level: Tensor, min_sources: int, dynamic: bool) -> tuple[Tensor, Tensor]:
     """Levels [S, H, W] -> where enough sources agree [H, W], and the largest level that counts there."""
+    limit = torch.ones(level.shape[1:], dtype=torch.uint8, device=level.device)
     if not dynamic:
-        return (level <= 1).sum(0) >= min_sources, torch.ones_like(level[0])
-    limit = torch.ones_like(level[0])
-    consistent = torch.zeros_like(level[0], dtype=torch.bool)
+        return (level <= 1).sum(0) >= max(1, min_sources), limit
+    consistent = torch.zeros(level.shape[1:], dtype=torch.bool, device=level.device)
     for n in range(min_sources, len(level) + 1):
         passes = ((level <= n).sum(0) >= n) & ~consistent
         limit = torch.where(passes, n, limit).to(torch.uint8)

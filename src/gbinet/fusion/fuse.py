@@ -149,7 +149,7 @@ def fuse_views(
         sources = [(i, found[0]) for i in neighbours[index] if (found := load(i)) is not None]
         verdict = agree(
             reference,
-            (depth_map for _, depth_map in sources),
+            [depth_map for _, depth_map in sources],
             max_distance=config.max_reprojection,
             max_relative_depth=config.max_relative_depth,
             min_sources=min(config.min_views, max(1, len(sources))),
@@ -160,7 +160,7 @@ def fuse_views(
             fresh = fresh & ~used.take(index, fresh)
             for number, (i, source) in enumerate(sources):
                 hit = verdict.source_pixels[number][fresh]
-                used.mark(i, source.depth, hit[hit >= 0])
+                used.mark(i, source.depth, hit[hit >= 0].long())
         averaged = DepthMap(verdict.depth, reference.camera, reference.confidence)
         cloud = _points(scene.views[index], averaged, fresh, verdict.num_views, position_type)
         if config.duplicates == "voxel":
