@@ -23,7 +23,7 @@ def rasterise_like_the_plain_code() -> None:
     fast_rasterise.WORKERS = 8  # each costs time here
     ground = shapes.box((4, 4, 0.1), z=-0.1)
     mesh = join([shapes.sphere(0.1, 8), ground])
-    layout = Layout(np.zeros(3), 0.1, np.zeros((0, 4)), -np.ones(3), np.ones(3))
+    layout = Layout(np.zeros(3), 0.1, np.zeros((0, 4)), -np.ones(3), np.ones(3), 0.1)
     cameras = draw_rig(chance(2), "table", layout, 2, 80, 64).cameras.to(dtype=torch.float32)
     plain = visible_keys(mesh.positions, mesh.faces, cameras)
     assert bool((face_index(plain) >= 0).any())

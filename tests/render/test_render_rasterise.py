@@ -25,7 +25,7 @@ from gbinet.render.stage import Draft, Layout, Light, Material, Part, assemble, 
 def scene_of(*meshes: Mesh) -> RenderScene:
     """Meshes in one plain material under one lamp."""
     texture = paint(chance(1), "noise", 64)
-    layout = Layout(np.zeros(3), 1.0, np.zeros((0, 4)), -np.ones(3), np.ones(3))
+    layout = Layout(np.zeros(3), 1.0, np.zeros((0, 4)), -np.ones(3), np.ones(3), 0.1)
     lamp = Light((1.0, 2.0, 6.0), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), 2.0)
     parts = [Part(mesh, Material(texture)) for mesh in meshes]
     draft = Draft(parts, [lamp], ((0.4,) * 3, (0.2,) * 3), texture, layout)

@@ -179,7 +179,7 @@ def test_rigs_are_usable(seed: int, kind: str) -> None:
     }[kind]
     from gbinet.render.stage import Layout
 
-    space = Layout(layout[0], layout[1], np.zeros((0, 4)), np.array(layout[2]), np.array(layout[3]))
+    space = Layout(layout[0], layout[1], np.zeros((0, 4)), np.array(layout[2]), np.array(layout[3]), 0.1)
     rig = draw_rig(chance(seed), kind, space, 5, 160, 128)
     rig.cameras.check()
     centres = rig.cameras.centre

@@ -37,7 +37,7 @@ def table(rng: Chance, store: Store) -> Draft:
             Light(triple(position), triple(focus), lamp_colour(rng, strength), 0.6, rng.uniform(0, 1))
         )
     radius = 0.15
-    layout = Layout(focus, radius, spheres, np.array([-3, -3, 0.03]), np.array([3.0, 3, 3]))
+    layout = Layout(focus, radius, spheres, np.array([-3, -3, 0.03]), np.array([3.0, 3, 3]), 0.2)
     return Draft(parts, lights, ambient_light(rng, rng.uniform(0.25, 0.9)), studio(rng, store), layout)
 
 
@@ -143,6 +143,7 @@ def room(rng: Chance, store: Store) -> Draft:
         np.array(spheres).reshape(-1, 4),
         low + np.array([0.4, 0.4, 0.6]),
         -low + np.array([-0.4, -0.4, h - 0.4]),
+        0.35,
     )
     return Draft(parts, lights, ambient_light(rng, rng.uniform(0.3, 0.9)), studio(rng, store), layout)
 

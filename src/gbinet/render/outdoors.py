@@ -52,6 +52,7 @@ def facade(rng: Chance, store: Store) -> Draft:
         np.array(spheres).reshape(-1, 4),
         np.array([-width, -25.0, 0.8]),
         np.array([width, -2.0, 14.0]),
+        1.0,
     )
     return Draft(parts, lights, ambient_light(rng, rng.uniform(0.3, 0.8)), sky(rng, store.device), layout)
 
@@ -125,7 +126,10 @@ def terrain(rng: Chance, store: Store) -> Draft:
     hills = size * log_uniform(rng, 0.02, 0.3)
     shape = store.shape("ground", torch.device("cpu"))
     land = shape.mesh.stretched((size, size, hills / shape.extent[2]))
-    parts = [store.flat(land.textured(size), log_uniform(rng, 0.03, 0.3) * size)]
+    cover = (
+        None if store.has_surfaces else str(rng.choice(["noise", "speckle", "noise", "speckle", "collage"]))
+    )
+    parts = [store.flat(land.textured(size), log_uniform(rng, 0.03, 0.3) * size, cover)]
     heights = land.positions[:, 2].view(256, 256).numpy()
     spheres = []
     walls, roofs = ([store.material() for _ in range(3)] for _ in range(2))
@@ -151,6 +155,7 @@ def terrain(rng: Chance, store: Store) -> Draft:
         np.array(spheres),
         np.array([-size, -size, top * 0.6]),
         np.array([size, size, 4 * size]),
+        4.0,
     )
     return Draft(parts, [sun], ambient_light(rng, rng.uniform(0.35, 0.8)), sky(rng, store.device), layout)
 

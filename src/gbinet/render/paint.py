@@ -46,11 +46,25 @@ def octave_noise(
     return (total - total.mean()) / total.std().clamp_min(1e-6)
 
 
+# What most things are made of: grey, warm white, wood, earth, brick, leaf, sky; and anything (None).
+_HUES: list[tuple[float, float, float] | None] = [
+    (1.0, 1.0, 1.0),
+    (1.12, 1.0, 0.86),
+    (1.2, 0.98, 0.72),
+    (1.15, 0.95, 0.8),
+    (1.35, 0.85, 0.7),
+    (0.9, 1.08, 0.72),
+    (0.78, 0.95, 1.22),
+    None,
+]
+_HUE_SHARES = np.array([0.24, 0.14, 0.12, 0.1, 0.08, 0.08, 0.08, 0.16])
+
+
 def colour(rng: Chance, device: Device, low: float = 0.05, high: float = 0.95) -> Tensor:
-    """A colour [3, 1, 1]: any brightness, mostly moderate saturation."""
-    value = rng.uniform(low, high)
-    tint = rng.standard_normal(3) * value * rng.choice([0.03, 0.12, 0.3])
-    rgb = np.clip(value + tint - tint.mean(), 0.02, 0.98).astype(np.float32)
+    """A colour [3, 1, 1]: any brightness, mostly of a natural hue."""
+    hue = _HUES[int(rng.choice(len(_HUES), p=_HUE_SHARES))]
+    tint = np.exp(rng.normal(0, 0.35, 3)) if hue is None else np.array(hue) ** rng.uniform(0.3, 1.6)
+    rgb = np.clip(rng.uniform(low, high) * tint / tint.mean(), 0.02, 0.98).astype(np.float32)
     return torch.from_numpy(rgb).to(device).view(3, 1, 1)
 
 

@@ -37,9 +37,12 @@ class Store:
     def __init__(self, rng: Chance, assets: AssetLibrary | None, device: torch.device) -> None:
         self.rng, self.assets, self.device = rng, assets, device
 
+    @property
+    def has_surfaces(self) -> bool:
+        return self.assets is not None and bool(self.assets.surfaces)
+
     def texture(self, kind: str | None = None) -> Texture:
-        has_surfaces = self.assets is not None and bool(self.assets.surfaces)
-        if self.assets is not None and has_surfaces and kind is None and self.rng.random() < 0.65:
+        if self.assets is not None and self.has_surfaces and kind is None and self.rng.random() < 0.65:
             return self.assets.any_surface(self.rng)
         kind = kind or str(self.rng.choice(list(PAINTERS), p=SHARES))
         return catalogue.texture(kind, int(self.rng.integers(catalogue.TEXTURES_PER_KIND)), self.device)
@@ -49,7 +52,7 @@ class Store:
         rng = self.rng
         shiny = rng.random() < 0.3
         mirror = rng.uniform(0.05, 0.35) if rng.random() < 0.06 else 0.0
-        tint = np.clip(rng.normal(1, rng.choice([0.05, 0.2]), 3) * rng.uniform(0.7, 1.05), 0.3, 1.2)
+        tint = np.clip(rng.normal(1, rng.choice([0.04, 0.04, 0.15]), 3) * rng.uniform(0.7, 1.05), 0.3, 1.2)
         return Material(
             texture or self.texture(kind),
             (float(tint[0]), float(tint[1]), float(tint[2])),

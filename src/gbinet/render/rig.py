@@ -183,7 +183,7 @@ def _free(position: np.ndarray, layout: Layout) -> bool:
     if len(layout.obstacles) == 0:
         return True
     gaps = np.linalg.norm(layout.obstacles[:, :3] - position, axis=1) - layout.obstacles[:, 3]
-    return bool(gaps.min() > 0.15 * min(1.0, layout.radius))
+    return bool(gaps.min() > layout.clearance)
 
 
 def _roll(rng: Chance) -> float:
@@ -207,12 +207,6 @@ def depth_range(rng: Chance, depth: Tensor, rig: Rig) -> Tensor:
 
     Wide or tight, with a random phase, so that the true depth stands in no fixed relation to the range.
     """
-    if rig.dtu_like and rng.random() < 0.7:
-        low, high = 0.425, 0.935
-        if rng.random() < 0.5:
-            low = rng.uniform(0.25, 0.5) * rig.distance / 0.65
-            high = low + rng.uniform(0.4, 0.9) * rig.distance / 0.65
-        return torch.tensor([low, high], dtype=torch.float32).to(depth.device, non_blocking=True)
     tight = rng.random() < 0.25
     shares = (0.05, 0.5, rng.uniform(0.8, 0.95)) if tight else (0.005, 0.5, rng.uniform(0.95, 0.998))
     nearest, middle, farthest = _quantiles(depth, shares, rig)
@@ -224,7 +218,16 @@ def depth_range(rng: Chance, depth: Tensor, rig: Rig) -> Tensor:
     ratio = log_uniform(rng, 4, 16)
     near = torch.maximum(near, torch.minimum(far / ratio, middle * rng.uniform(0.5, 0.8)))
     far = torch.minimum(far, torch.maximum(near * ratio, middle * 1.3))
-    return torch.stack([near, torch.maximum(far, near * 1.05)])
+    around = torch.stack([near, torch.maximum(far, near * 1.05)])
+    if not rig.dtu_like or rng.random() < 0.3:
+        return around
+    # a fixed range, as data sets have it, unless it would miss most of what is seen
+    low, high = 0.425, 0.935
+    if rng.random() < 0.5:
+        low = rng.uniform(0.25, 0.5) * rig.distance / 0.65
+        high = low + rng.uniform(0.4, 0.9) * rig.distance / 0.65
+    inside = ((depth > low) & (depth < high)).float().mean()
+    return torch.where(inside > 0.4, around.new_tensor([low, high]), around)
 
 
 def _quantiles(depth: Tensor, shares: tuple[float, ...], rig: Rig) -> Tensor:

@@ -84,6 +84,7 @@ class Layout:
     obstacles: np.ndarray  # [n, 4] spheres x, y, z, r that cameras stay out of
     low: np.ndarray  # [3] corner of the space for cameras
     high: np.ndarray  # [3]
+    clearance: float  # distance that cameras keep from obstacles
 
 
 @dataclass(frozen=True)
