@@ -121,6 +121,7 @@ def run(
         on_view=shown.add,
     )
     times = {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
+    notes += shown.doubts()
     warnings = (*notes, *found.warnings, *depth_run.warnings, *_failures(depth_run), *result.warnings)
     extras = _extras(found, shown.depths, out, settings)
     figures = judge(out / "cloud.ply") if judge else ()
@@ -235,6 +236,16 @@ class _Shown:
         self.sample = CloudSample()
         self.cards: dict[int, ViewCard] = {}
         self.shares: dict[str, dict[str, float]] = {}  # view name -> known, confident, kept
+
+    def doubts(self) -> list[str]:
+        """What the numbers say against the result."""
+        kept = [share["kept"] for share in self.shares.values()]
+        if not kept or np.mean(kept) >= 0.05:
+            return []
+        return [
+            f"other views confirmed only {np.mean(kept):.1%} of the pixels, so the cloud is nearly empty: "
+            "the photos may overlap too little, the depth range may be wrong, or surfaces may lack texture"
+        ]
 
     def add(self, fused: FusedView) -> None:
         self.sample.add(fused.cloud)

@@ -135,7 +135,7 @@ def fuse_views(
     scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device | str = "cpu"
 ) -> Iterator[FusedView]:
     """The points that each view adds, neighbours after each other; holds a handful of depth maps."""
-    neighbours = [[s.index for s in view.sources[: config.max_sources]] for view in scene.views]
+    neighbours = [view.best_sources(config.max_sources) for view in scene.views]
     load = lru_cache(maxsize=config.cached_maps)(lambda i: _load(scene.views[i], depths, i, config, device))
     used = UsedPixels(keep_unpacked=config.cached_maps)
     voxels: VoxelFilter | None = None

@@ -137,7 +137,7 @@ class _Worker:
 
     def run(self, progress: Progress | None) -> DepthRun:
         began = time.perf_counter()
-        sources = [[s.index for s in view.sources] for view in self.scene.views]
+        sources = [view.best_sources() for view in self.scene.views]
         order = visiting_order([s[: self.config.views - 1] for s in sources])
         todo = [i for i in order if not self.folder.path(i).exists()]
         self.result.kept = [self.scene.views[i].name for i in order if self.folder.path(i).exists()]
@@ -177,7 +177,7 @@ class _Worker:
             return None
         features: list[tiles.Features] = []
         cameras: list[Camera] = []
-        for candidate in (index, *(s.index for s in view.sources)):
+        for candidate in (index, *view.best_sources()):
             if len(features) == self.config.views:
                 break
             found = self._features(candidate)

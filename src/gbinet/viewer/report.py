@@ -191,7 +191,7 @@ def cloud_data(cloud: PointCloud, scene: Scene) -> dict[str, object]:
         "axes": [right.tolist(), (-forward).tolist(), (-down).tolist()],  # side, front, up
         "target": [0.0, 0.0, 0.0],
         "distance": 2.1 * radius / reach,
-        "spacing": 1.6 / math.sqrt(max(count, 1)) * radius / reach,
+        "spacing": 1.6 / math.sqrt(max(count, 20_000)) * radius / reach,
         "lines": [round(x, 4) for x in _frusta(scene, centre, reach, 0.12 * radius)],
     }
 

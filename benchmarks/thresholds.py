@@ -1,0 +1,83 @@
+"""How the thresholds of fusion trade accuracy against completeness, on rendered scenes with known surface.
+
+    python benchmarks/thresholds.py --weights FILE --seeds 1 3 --size 448
+
+Depth is estimated once per scene; then it is fused with one threshold changed at a time. Precision: share of the
+cloud within the distance of the truth; recall: share of the truth within the distance of the cloud.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from _common import report
+
+from gbinet.demo import DemoConfig, render_scene, score
+from gbinet.fusion.fuse import FusionConfig, fuse
+from gbinet.inference.predictor import DepthConfig, DepthFolder, estimate_depths
+from gbinet.model.gbinet import GBiNet
+
+
+def variants() -> Iterator[tuple[str, FusionConfig]]:
+    base = FusionConfig()
+    yield "default", base
+    for value in (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
+        yield f"min_confidence {value}", replace(base, min_confidence=value)
+    for count in (1, 2, 3, 4):
+        yield f"min_views {count}", replace(base, min_views=count)
+    for value in (0.25, 0.5, 1.0, 2.0):
+        yield f"max_reprojection {value}", replace(base, max_reprojection=value)
+    yield (
+        "dynamic 0.25 px",
+        replace(base, dynamic=True, max_reprojection=0.25, max_relative_depth=1 / 1300, min_views=2),
+    )
+    for name in ("voxel", "none"):
+        yield f"duplicates {name}", replace(base, duplicates=name)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--weights")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--size", type=int, default=448)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    model = GBiNet.from_pretrained(options.weights)
+    sums: dict[str, list[tuple[float, float, float, int]]] = {}
+    for seed in options.seeds:
+        config = DemoConfig(width=options.size, height=options.size * 3 // 4, seed=seed)
+        threshold = config.threshold * 0.75
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder)
+            scene = render_scene(place / "scene", config)
+            depth = DepthConfig(max_size=options.size, device=options.device)
+            estimate_depths(scene, model, place / "depth", depth)
+            for name, fusion in variants():
+                fuse(scene, DepthFolder(scene, place / "depth"), place / "cloud.ply", fusion)
+                found = score(place / "cloud.ply", scene, threshold)
+                values = (
+                    found.precision[threshold],
+                    found.recall[threshold],
+                    found.fscore[threshold],
+                    found.points,
+                )
+                sums.setdefault(name, []).append(values)
+    figures = {}
+    for name, rows in sums.items():
+        precision, recall, fscore, points = (sum(column) / len(rows) for column in zip(*rows, strict=True))
+        figures[name] = {
+            "precision": round(precision, 4),
+            "recall": round(recall, 4),
+            "fscore": round(fscore, 4),
+            "points": round(points),
+        }
+    report("fusion thresholds", figures, options.out)
+
+
+if __name__ == "__main__":
+    main()
