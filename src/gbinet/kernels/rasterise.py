@@ -17,6 +17,8 @@ from gbinet.render.rasterise import EMPTY, NEAR, TILE, ray_terms
 QUEUE_PER_VIEW = 1 << 16  # tiles; what does not fit is filled at once, slowly but rightly
 WORKERS = 2048  # programs that work the queue off
 
+_SIZES = ["count", "width", "height", "capacity"]  # they change with every scene: compile once for all
+
 
 def visible_keys(vertices: Tensor, faces: Tensor, cameras: Camera) -> Tensor:
     """Key of the nearest triangle at every pixel centre, [V, H, W] int64."""
@@ -110,7 +112,7 @@ def _fill(x, y, mask, ax, ay, az, bx, by, bz, cx, cy, cz, row, keys, view, face,
     tl.atomic_min(place, key, mask=inside, sem="relaxed")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _scan(
     vertices, faces, table, keys, queue, counter, count, width, height, capacity, first, near,
     TILE: tl.constexpr, BLOCK: tl.constexpr,
@@ -143,7 +145,7 @@ def _scan(
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _work(
     vertices, faces, table, keys, queue, counter, count, width, height, capacity, first, near,
     TILE: tl.constexpr,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gbinet.render.stage import RenderScene
 
 _EMPTY = tl.constexpr(torch.iinfo(torch.int64).max)
+# They change with every scene: compile once for all.
+_SIZES = ["pixels", "height", "width", "last_texture", "light_count", "shadow_size"]
 
 
 def averaged_colour(scene: RenderScene, fine: Camera, keys: Tensor, supersampling: int) -> Tensor:
@@ -172,7 +174,7 @@ def _shadow(light, shadows, index, size, px, py, pz, nx, ny, nz, distance, mask)
     return tl.where(inside, top + (bottom - top) * fy, 1.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _shade(
     keys,  # [V, H * s, W * s] int64
     image,  # [V, 3, H, W]

@@ -56,6 +56,7 @@ def world_rays(cameras: Camera, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def render_depth(scene: RenderScene, cameras: Camera) -> tuple[Tensor, Tensor]:
     """Depth [V, H, W] and normals [V, H, W, 3] at pixel centres: the ray meets the plane of the triangle that
     it sees. In float64, so that the depth is as exact as the vertices."""
+    cameras = cameras.to(scene.device)
     keys = visible_keys(scene.vertices, scene.faces, cameras)  # [V, H, W]
     faces = face_index(keys).view(len(keys), -1)  # [V, H * W]
     centres, rays = world_rays(cameras, torch.float64)
@@ -85,7 +86,7 @@ def _meet(
 def render_colour(scene: RenderScene, cameras: Camera) -> Tensor:
     """Linear colour [V, 3, H, W], averaged over SUPERSAMPLING^2 samples a pixel."""
     fine = cameras.resized(cameras.width * SUPERSAMPLING, cameras.height * SUPERSAMPLING)
-    fine = fine.to(dtype=torch.float32)
+    fine = fine.to(scene.device, torch.float32)
     keys = visible_keys(scene.vertices, scene.faces, fine)
     if kernels.usable(keys):
         from gbinet.kernels import shade as fast_twin
