@@ -2,8 +2,8 @@
 
     python benchmarks/thresholds.py --weights FILE --seeds 1 3 --size 448
 
-Depth is estimated once per scene; then it is fused with one threshold changed at a time. Precision: share of the
-cloud within the distance of the truth; recall: share of the truth within the distance of the cloud.
+Depth is estimated once per scene; then it is fused with one threshold changed at a time. Precision: share of
+the cloud within the distance of the truth; recall: share of the truth within the distance of the cloud.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def variants() -> Iterator[tuple[str, FusionConfig]]:
         replace(base, dynamic=True, max_reprojection=0.25, max_relative_depth=1 / 1300, min_views=2),
     )
     for name in ("voxel", "none"):
-        yield f"duplicates {name}", replace(base, duplicates=name)  # type: ignore[arg-type]
+        yield f"duplicates {name}", replace(base, duplicates=name)
 
 
 def main() -> None:

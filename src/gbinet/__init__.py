@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # for type checkers and editors; keep in step with _HOME
     from gbinet.errors import WeightsError as WeightsError
     from gbinet.model.config import GBiNetConfig as GBiNetConfig
     from gbinet.model.gbinet import GBiNet as GBiNet
+    from gbinet.pipeline import estimate_depths as estimate_depths
+    from gbinet.pipeline import reconstruct as reconstruct
     from gbinet.pointcloud import PointCloud as PointCloud
     from gbinet.scene import DepthRange as DepthRange
     from gbinet.scene import Scene as Scene
@@ -49,7 +51,9 @@ _HOME = {
     "SparsePoints": "scene",
     "View": "scene",
     "WeightsError": "errors",
+    "estimate_depths": "pipeline",
     "load_scene": "data.load",
+    "reconstruct": "pipeline",
 }
 
 
