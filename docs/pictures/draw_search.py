@@ -1,4 +1,4 @@
-"""Draws search.png: how the bins of four stages close in on a depth. Run as `python docs/pictures/draw_search.py`.
+"""Draws search.png: how the bins of four stages close in on a depth (python docs/pictures/draw_search.py).
 
 The bins are those of gbinet.model.search, followed by a classifier that errs once, at stage 2.
 """

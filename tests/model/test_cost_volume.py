@@ -83,6 +83,19 @@ def test_maps_of_different_size_per_view(make_tiny_scene: Any, view_weight: nn.M
     torch.testing.assert_close(tile, whole[window], rtol=1e-3, atol=1e-3)
 
 
+def test_bands_of_rows_change_nothing(
+    make_tiny_scene: Any, view_weight: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without gradients, a CPU works on some rows at a time; with them, on all at once."""
+    features, cameras, hypotheses = inputs(make_tiny_scene, 3)
+    whole = cost_volume(features, cameras, hypotheses, view_weight, GROUPS, 1.0).detach()
+    for pixels in (1, 5 * 32, 24 * 32):
+        monkeypatch.setattr("gbinet.model.cost_volume.BAND_PIXELS", pixels)
+        with torch.inference_mode():
+            bands = cost_volume(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
+        torch.testing.assert_close(bands, whole, rtol=1e-3, atol=1e-3)
+
+
 @torch.inference_mode()
 def test_half_features_keep_their_type_and_stay_close(
     make_tiny_scene: Any, view_weight: nn.Module, dtype: torch.dtype

@@ -33,7 +33,7 @@ class Engine(GBiNet):
         self.packed_view_weights = [_pack(v, device, dtype) for v in folded.view_weights]
         self.to(device, dtype).eval()
         for parameter in self.parameters():  # channels last: what the fused kernels read and cuDNN likes
-            layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
+            layouts = {4: torch.channels_last, 5: torch.channels_last_3d} if device.type == "cuda" else {}
             if parameter.dim() in layouts:
                 parameter.data = parameter.data.contiguous(memory_format=layouts[parameter.dim()])
 
@@ -47,6 +47,8 @@ class Engine(GBiNet):
             if not outputs:
                 shapes = [(batch, views, m.shape[3], m.shape[4], m.shape[2]) for m in maps]
                 outputs = [images.new_empty(s, dtype=dtype).permute(0, 1, 4, 2, 3) for s in shapes]
+                if images.device.type == "cpu":  # whose sampling reads one channel after the other
+                    outputs = [output.contiguous() for output in outputs]
             for output, one in zip(outputs, maps, strict=True):
                 output[:, view] = one[:, 0]
         return tuple(outputs)  # [B, V, C, h, w], channels last in memory

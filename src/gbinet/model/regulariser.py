@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -30,6 +31,8 @@ class Regulariser(nn.Module):
         pad_height, pad_width = -height % MULTIPLE, -width % MULTIPLE
         if pad_height or pad_width:
             volume = F.pad(volume, (0, pad_width, 0, pad_height))
+        if volume.device.type == "cpu":  # the layout that oneDNN works in
+            volume = volume.contiguous(memory_format=torch.channels_last_3d)
         skips = [self.entry(volume)]
         for block in self.down:
             skips.append(block(skips[-1]))

@@ -8,6 +8,7 @@ from torch import Tensor
 from gbinet import kernels
 from gbinet.camera import Camera, inverse_3x3, pixel_centres
 from gbinet.model.deform import sample
+from gbinet.model.layers import multiply_into
 
 
 def sources_from_reference(cameras: Camera, scale: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -33,15 +34,14 @@ def source_positions(matrix: Tensor, offset: Tensor, depth: Tensor) -> Tensor:
     Points on or behind the source's image plane get a position far outside the image.
     """
     height, width = depth.shape[-2:]
-    pixels = pixel_centres(height, width, device=depth.device, dtype=depth.dtype)
-    homogeneous = torch.cat([pixels, torch.ones_like(pixels[..., :1])], dim=-1)  # [H, W, 3]
-    with torch.autocast(depth.device.type, enabled=False):  # a product in bfloat16 would be pixels off
-        rays = torch.einsum("bij,hwj->bhwi", matrix.to(depth.dtype), homogeneous)  # [B, H, W, 3]
-    points = rays[:, None] * depth[..., None] + offset.to(depth.dtype)[:, None, None, None]
-    z = points[..., 2:]
+    x, y = pixel_centres(height, width, device=depth.device, dtype=depth.dtype).unbind(-1)  # [H, W] each
+    a, b, c = matrix.to(depth.dtype)[..., None, None, None].unbind(2)  # columns of M, [B, 3, 1, 1, 1] each
+    rays = a * x + b * y + c  # [B, 3, 1, H, W]
+    points = torch.addcmul(offset.to(depth.dtype)[..., None, None, None], rays, depth[:, None])
+    x, y, z = points.unbind(1)  # [B, D, H, W] each
     in_front = z > 0
-    position: Tensor = points[..., :2] / torch.where(in_front, z, torch.ones_like(z))
-    return torch.where(in_front, position, torch.full_like(position, -1e6))
+    z = torch.where(in_front, z, 1.0)
+    return torch.stack([torch.where(in_front, x / z, -1e6), y / z], dim=-1)
 
 
 def warp(
@@ -53,10 +53,17 @@ def warp(
     """Source features seen from the reference at each hypothesis: bilinear, zero outside."""
     batch, channels, source_height, source_width = features.shape
     bins, height, width = depth.shape[1:]
-    positions = source_positions(matrix, offset, depth)  # [B, D, H, W, 2]
-    grid = positions * (2 / positions.new_tensor([source_width, source_height])) - 1
+    matrix = _to_grid(matrix, source_width, source_height)
+    offset = _to_grid(offset, source_width, source_height)
+    grid = source_positions(matrix, offset, depth)  # [B, D, H, W, 2]
     warped = sample(features, grid.reshape(batch, bins * height, width, 2))
     return warped.reshape(batch, channels, bins, height, width)
+
+
+def _to_grid(homogeneous: Tensor, width: int, height: int) -> Tensor:
+    """Pixel coordinates in [0, width] x [0, height] -> [-1, 1] x [-1, 1], both homogeneous, [B, 3, ...]."""
+    x, y, z = homogeneous.unbind(1)
+    return torch.stack([x * (2 / width) - z, y * (2 / height) - z, z], dim=1)
 
 
 def warp_correlation(
@@ -81,6 +88,6 @@ def warp_correlation_plain(
 ) -> Tensor:
     """The reference of warp_correlation: writes the warped volume."""
     warped = warp(source, matrix, offset, depth)
-    product = reference[:, :, None] * warped  # [B, C, D, H, W]
+    product = multiply_into(warped, reference[:, :, None])  # [B, C, D, H, W]
     batch, channels, bins, height, width = product.shape
     return product.reshape(batch, groups, channels // groups, bins, height, width).mean(2)
