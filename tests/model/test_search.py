@@ -13,7 +13,10 @@ from torch import Tensor
 
 from gbinet.errors import InputError
 from gbinet.model import search
+from gbinet.model.gbinet import Stage
 from gbinet.model.search import SearchGrid, SearchState
+from gbinet.training.distributed import Processes
+from gbinet.training.loss import stage_loss
 
 SIZE = (2, 4, 5)  # B, H, W of the random maps
 
@@ -180,6 +183,22 @@ def test_what_a_wrong_neighbour_costs(bins: int, inverse: bool, stages: int, see
     tolerated = {2: torch.zeros_like(exists), 4: adjacent, 6: torch.ones_like(exists)}[bins]
     assert torch.equal(inside[exists], tolerated[exists])
     assert torch.equal(corrected.cell[exists & tolerated], right.cell[exists & tolerated])
+
+
+def test_a_pixel_once_outside_stays_masked() -> None:
+    """Tolerance bins may reach a lost depth again; in training it stays masked all the same."""
+    truth = torch.full((1, 1, 1), 2.68)
+    state = search.start(SearchGrid(), torch.tensor([[1.0, 5.0]]), 1, 1)
+    mask = torch.ones(1, 1, 1, dtype=torch.bool)
+    inside, valid = [], []
+    for choice in (1, 3, 0, 0, 1):  # at stage 2 too far by more than the tolerance, then back towards it
+        stage = Stage(state, torch.zeros(1, 4, 1, 1), state)
+        inside.append(bool(search.label(state, truth)[1]))
+        mask = stage_loss(stage, truth, mask, Processes()).valid
+        valid.append(bool(mask))
+        state = search.descend(state, torch.full((1, 1, 1), choice))
+    assert inside == [True, True, False, True, True]
+    assert valid == [True, True, False, False, False]
 
 
 @given(ranges(), st.integers(0, 2**31))
