@@ -1,4 +1,4 @@
-"""Fusion: peak memory for few and many views, and seconds per view, on exact maps of a hilly ground.
+"""Fusion: peak memory for few and many views, and seconds per view, on exact maps of a sloping ground.
 
     python benchmarks/fusion.py                         # 10 and 200 views at 640x512 on the CPU
     python benchmarks/fusion.py --views 49 --width 1600 --height 1152 --device cuda
@@ -28,21 +28,19 @@ from gbinet.scene import DepthRange, Scene, SourceView, View
 
 
 class Ground:
-    """Depth maps of a wavy ground seen from a camera that flies over it, computed when they are asked for."""
+    """Depth maps of a slope seen from a camera that flies along it, computed when they are asked for."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
 
     def load(self, index: int) -> DepthMap:
         camera = self.scene.views[index].camera
-        grid = camera.pixel_grid().reshape(-1, 2)
-        rays = camera.unproject(grid, torch.ones(len(grid), dtype=torch.float64)) - camera.centre
-        depth = torch.full((len(grid),), 10.0, dtype=torch.float64)
-        for _ in range(8):  # z = 10 + waves(x, y), by fixed-point iteration
-            at = camera.centre + rays * depth[:, None]
-            depth = 10 + 0.3 * torch.sin(0.8 * at[:, 0]) + 0.3 * torch.cos(0.7 * at[:, 1])
-        shaped = depth.float().reshape(camera.height, camera.width)
-        return DepthMap(shaped, camera, torch.full_like(shaped, 0.9))
+        K = camera.K
+        across = (camera.pixel_grid()[0, :, 0] - K[0, 2]) / K[0, 0]  # [W] slope of the rays in x
+        down = (camera.pixel_grid()[:, 0, 1] - K[1, 2]) / K[1, 1]  # [H] in y
+        # The ground: z + 0.2 y = 10, the camera flies along x.
+        depth = (10 / (1 + 0.2 * down[:, None] + 0 * across)).float()  # [H, W]
+        return DepthMap(depth, camera, torch.full_like(depth, 0.9))
 
 
 def flight(views: int, width: int, height: int, photo: Path) -> Scene:

@@ -270,3 +270,15 @@ def test_voxels_keep_the_first_point_of_each_cell(points: list[tuple[float, floa
     piecewise = VoxelFilter(0.7)
     parts = [part[piecewise.first_in_cell(part)] for part in (xyz[:cut], xyz[cut:])]
     assert torch.equal(torch.cat(parts), whole)
+
+
+def test_strips_change_nothing(ball_scene: SceneMaker) -> None:
+    from gbinet.fusion.consistency import strips
+    from gbinet.fusion.fuse import _normals
+
+    maps = TrueDepth(ball_scene(views=1, width=700, height=500))
+    whole = maps.load(0)
+    assert whole and len(list(strips(whole))) > 3
+    assert torch.equal(torch.cat([strip.depth for _, strip in strips(whole)]), whole.depth)
+    assert torch.equal(torch.cat([s.points() for _, s in strips(whole)]).isnan(), whole.points().isnan())
+    assert torch.allclose(_normals(whole), whole.normals(), atol=1e-4)

@@ -42,7 +42,7 @@ def run(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     depth: Path | None = None,
     depth_scale: float = 1.0,
-    min_confidence: float = 0.5,
+    min_confidence: float = 0.6,
     min_views: int = 3,
     max_reprojection: float = 1.0,
     max_relative_depth: float = 0.01,

@@ -18,7 +18,7 @@ def run(out: tyro.conf.Positional[Path], scene: Path | None = None, port: int = 
     Args:
         out: Output folder of `gbinet reconstruct`, or a .ply file.
         scene: Folder of the scene, where it is no longer where it was (for cameras and photos).
-        port: Port on localhost.
+        port: Port on localhost; the next free one if it is taken.
     """
     from gbinet.inference.predictor import DepthFolder
     from gbinet.viewer.server import open_output, serve
@@ -26,8 +26,8 @@ def run(out: tyro.conf.Positional[Path], scene: Path | None = None, port: int = 
     cloud, name = open_output(out)
     found = _scene(out, scene)
     depths = DepthFolder(found, out / "depth") if found is not None and (out / "depth").is_dir() else None
-    serve(cloud, found, depths, port, name)
-    print(f"{len(cloud):,} points at http://localhost:{port} (Ctrl-C ends)")
+    server = serve(cloud, found, depths, port, name)
+    print(f"{len(cloud):,} points at http://localhost:{server.get_port()} (Ctrl-C ends)")
     while True:
         time.sleep(3600)
 

@@ -8,7 +8,7 @@ their world (map coordinates, say) lose no precision in float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,42 +30,65 @@ class Reprojection:
     source_pixel: Tensor  # [H, W] int64, flat index of the source pixel that was hit; -1 where none
 
 
-def sample_depth(depth: Tensor, valid: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
+def reproject(reference: DepthMap, source: DepthMap) -> Reprojection:
+    """Send every pixel of the reference to the source's surface and back."""
+    maps = _with_validity(source)
+    parts = [_reproject_strip(strip, source.camera, maps) for _, strip in strips(reference)]
+    return Reprojection(
+        distance=torch.cat([p.distance for p in parts]),
+        depth=torch.cat([p.depth for p in parts]),
+        source_pixel=torch.cat([p.source_pixel for p in parts]),
+    )
+
+
+def strips(whole: DepthMap) -> Iterator[tuple[slice, DepthMap]]:
+    """A depth map in pieces of full width: temporary tensors stay small (on a CPU, in its cache)."""
+    height, width = whole.depth.shape
+    step = max(1, (1 << 16 if whole.depth.device.type == "cpu" else 1 << 23) // width)
+    for top in range(0, height, step):
+        rows = slice(top, min(top + step, height))
+        camera = whole.camera.cropped(0, top, width, rows.stop - top)
+        yield rows, DepthMap(whole.depth[rows], camera)
+
+
+def _with_validity(source: DepthMap) -> Tensor:
+    """[1, 2, H, W]: depth, 0 where unknown, and 1 where known."""
+    return torch.stack([torch.where(source.valid, source.depth, 0), source.valid.to(source.depth.dtype)])[
+        None
+    ]
+
+
+def _sample(maps: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
     """Depth at real-valued pixel coordinates [N, 2] and the flat index of the nearest pixel.
 
     Bilinear over the known neighbours; 0 and -1 where the nearest pixel is unknown or outside the map.
     """
-    height, width = depth.shape
+    height, width = maps.shape[-2:]
     grid = (pixels / pixels.new_tensor([width, height]) * 2 - 1).clamp(-2, 2)[None, None]  # [1, 1, N, 2]
-    known = valid.to(depth.dtype)
-    stacked = torch.stack([torch.where(valid, depth, 0), known])[None]  # [1, 2, H, W]
-    total, weight = F.grid_sample(stacked, grid, align_corners=False)[0, :, 0]  # [N] each
-    column, row = (
-        pixels.floor().clamp(-1, max(height, width)).long().unbind(-1)
-    )  # pixel (i, j) covers [j, j+1)
+    total, weight = F.grid_sample(maps, grid, align_corners=False)[0, :, 0]  # [N] each
+    column, row = pixels.floor().clamp(-1, max(height, width)).long().unbind(-1)  # pixel j covers [j, j + 1)
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     index = torch.where(inside, row * width + column, 0)
-    hit = inside & valid.reshape(-1)[index]
-    sampled = torch.where(hit, total / weight.clamp(min=1e-6), 0)
-    return sampled, torch.where(hit, index, -1)
+    hit = inside & (maps[0, 1].reshape(-1)[index] > 0)
+    return torch.where(hit, total / weight.clamp(min=1e-6), 0), torch.where(hit, index, -1)
 
 
-def reproject(reference: DepthMap, source: DepthMap) -> Reprojection:
-    """Send every pixel of the reference to the source's surface and back."""
-    height, width = reference.depth.shape
-    camera, source_camera = in_reference_frame(reference.camera, source.camera, reference.depth)
-    points = camera.unproject(camera.pixel_grid().reshape(-1, 2), reference.depth.reshape(-1))  # [N, 3]
+def _reproject_strip(reference: DepthMap, source_camera: Camera, maps: Tensor) -> Reprojection:
+    shape = reference.depth.shape
+    camera, source_camera = in_reference_frame(reference.camera, source_camera, reference.depth)
+    start = camera.pixel_grid().reshape(-1, 2)  # [N, 2]
+    points = camera.unproject(start, reference.depth.reshape(-1))  # [N, 3]
     pixels, z = source_camera.project(points)
     usable = (z > 0) & torch.isfinite(pixels).all(-1) & reference.valid.reshape(-1)
     pixels = torch.where(usable[:, None], pixels, -1.0)  # outside the map
-    depth, index = sample_depth(source.depth, source.valid, pixels)
+    depth, index = _sample(maps, pixels)
     returned, back_depth = camera.project(source_camera.unproject(pixels, depth))
-    distance = (returned - camera.pixel_grid().reshape(-1, 2)).norm(dim=-1)
+    distance = (returned - start).norm(dim=-1)
     seen = (index >= 0) & (back_depth > 0) & torch.isfinite(distance)
     return Reprojection(
-        distance=torch.where(seen, distance, torch.inf).reshape(height, width),
-        depth=torch.where(seen, back_depth, 0).reshape(height, width),
-        source_pixel=torch.where(seen, index, -1).reshape(height, width),
+        distance=torch.where(seen, distance, torch.inf).reshape(shape),
+        depth=torch.where(seen, back_depth, 0).reshape(shape),
+        source_pixel=torch.where(seen, index, -1).reshape(shape),
     )
 
 
@@ -108,13 +131,16 @@ def agree(
     depth = torch.empty(shape, device=device)
     pixel = torch.empty(shape, dtype=torch.int32, device=device)
     for number, source in enumerate(sources):
-        seen = reproject(reference, source)
-        relative = (seen.depth - reference.depth).abs() / reference.depth.clamp(min=1e-12)
-        ratio = torch.maximum(seen.distance / max_distance, relative / max_relative_depth)
-        # Level n: the source agrees as soon as the thresholds are taken n times.
-        level[number] = ratio.ceil().clamp(1, NEVER) if dynamic else torch.where(ratio <= 1, 1, NEVER)
-        depth[number] = seen.depth
-        pixel[number] = seen.source_pixel
+        maps = _with_validity(source)
+        for rows, strip in strips(reference):
+            seen = _reproject_strip(strip, source.camera, maps)
+            relative = (seen.depth - strip.depth).abs() / strip.depth.clamp(min=1e-12)
+            ratio = torch.maximum(seen.distance / max_distance, relative / max_relative_depth)
+            # Level n: the source agrees as soon as the thresholds are taken n times.
+            levels = ratio.ceil().clamp(1, NEVER) if dynamic else torch.where(ratio <= 1, 1, NEVER)
+            level[number, rows] = levels.to(torch.uint8)
+            depth[number, rows] = seen.depth
+            pixel[number, rows] = seen.source_pixel.to(torch.int32)
     consistent, limit = _decide(level, min_sources, dynamic)
     agrees = level <= limit  # [S, H, W]
     count = agrees.sum(0)  # [H, W]

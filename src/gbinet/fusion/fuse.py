@@ -18,7 +18,7 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, GBiNetError, InputError
 from gbinet.formats.image import read_image, read_mask
 from gbinet.formats.ply import PlyWriter
-from gbinet.fusion.consistency import agree
+from gbinet.fusion.consistency import agree, strips
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, View, visiting_order
@@ -31,7 +31,7 @@ Progress = Callable[[int, int, str], None]  # done, total, what
 class FusionConfig:
     """What makes a depth trustworthy, and what becomes of it."""
 
-    min_confidence: float = 0.5  # photometric filter: drop pixels with less (maps without any: keep all)
+    min_confidence: float = 0.6  # photometric filter: drop pixels with less (maps without any: keep all)
     max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
     max_relative_depth: float = 0.01  # geometric filter: share of the depth that it may be off
     min_views: int = 3  # other views that must agree with the reference (fewer where it has fewer)
@@ -207,10 +207,22 @@ def _points(
     return PointCloud(
         xyz=xyz.to(position_type),
         rgb=_colours(view, *depth_map.depth.shape)[chosen],
-        normals=depth_map.normals()[select].cpu(),
+        normals=_normals(depth_map)[select].cpu(),
         confidence=confidence[select].cpu(),
         num_views=num_views[select].clamp(max=255).to(torch.uint8).cpu(),
     )
+
+
+def _normals(depth_map: DepthMap, radius: int = 2) -> Tensor:
+    """Normals of the whole map, [H, W, 3], computed strip by strip; strips overlap by the window's radius."""
+    height, width = depth_map.depth.shape
+    parts = []
+    for rows, _ in strips(depth_map):
+        top, bottom = max(0, rows.start - radius), min(height, rows.stop + radius)
+        camera = depth_map.camera.cropped(0, top, width, bottom - top)
+        piece = DepthMap(depth_map.depth[top:bottom], camera).normals(radius)
+        parts.append(piece[rows.start - top : rows.stop - top])
+    return torch.cat(parts)
 
 
 def empty_cloud(position_type: torch.dtype = torch.float32) -> PointCloud:

@@ -15,7 +15,8 @@ from gbinet.fusion.fuse import DepthSource
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer.colour import colourise_depth
-from gbinet.viewer.splat import centre_and_radius
+from gbinet.viewer.report import front_and_up
+from gbinet.viewer.splat import centre_and_radius, orbit
 
 _MAX_POINTS = 3_000_000  # more than this makes browsers crawl
 _THUMBNAIL = 320  # px
@@ -33,12 +34,13 @@ def serve(
     step = max(1, -(-len(cloud) // _MAX_POINTS))
     _add_cloud(server, cloud[::step], name)
     if scene is not None:
+        _stand_in_front(server, cloud, scene)
         _add_cameras(server, scene, depths, centre_and_radius(cloud)[1])
     return server
 
 
 def _add_cloud(server: Any, cloud: PointCloud, name: str) -> None:
-    centre, radius = centre_and_radius(cloud)
+    _, radius = centre_and_radius(cloud)
     xyz = cloud.xyz.double().numpy()
     rgb = np.full((len(cloud), 3), 200, np.uint8) if cloud.rgb is None else cloud.rgb.numpy()
     ones = torch.ones(len(cloud))
@@ -46,9 +48,11 @@ def _add_cloud(server: Any, cloud: PointCloud, name: str) -> None:
     views = (ones if cloud.num_views is None else cloud.num_views).numpy()
     if name:
         server.gui.add_markdown(f"**{name}**  {len(cloud):,} points")
-    size = server.gui.add_slider("point size", 0.1, 5.0, 0.1, 1.0)
-    least_confidence = server.gui.add_slider("confidence at least", 0.0, 1.0, 0.01, 0.0)
-    least_views = server.gui.add_slider("views at least", 1, max(2, int(views.max(initial=2))), 1, 1)
+    size = server.gui.add_slider("point size", 0.1, 5.0, 0.1, initial_value=1.0)
+    least_confidence = server.gui.add_slider("confidence at least", 0.0, 1.0, 0.01, initial_value=0.0)
+    least_views = server.gui.add_slider(
+        "views at least", 1, max(2, int(views.max(initial=2))), 1, initial_value=1
+    )
     unit = radius / 400
 
     def draw(_: object = None) -> None:
@@ -58,12 +62,22 @@ def _add_cloud(server: Any, cloud: PointCloud, name: str) -> None:
     for control in (size, least_confidence, least_views):
         control.on_update(draw)
     draw()
-    server.initial_camera.look_at = tuple(centre.tolist()) if hasattr(server, "initial_camera") else None
+
+
+def _stand_in_front(server: Any, cloud: PointCloud, scene: Scene) -> None:
+    """Begin where the photos were taken, the right way up."""
+    centre, radius = centre_and_radius(cloud)
+    front, up = front_and_up(scene, centre)
+    server.scene.set_up_direction(tuple(up.tolist()))
+    world_from_cam = torch.linalg.inv(orbit(centre, 2.1 * radius, front, up, 0, 15))
+    server.initial_camera.position = tuple(world_from_cam[:3, 3].tolist())
+    server.initial_camera.look_at = tuple(centre.tolist())
+    server.initial_camera.up = tuple(up.tolist())
 
 
 def _add_cameras(server: Any, scene: Scene, depths: DepthSource | None, radius: float) -> None:
     """A frustum per view with its photo; a click flies there, a switch shows the depth map instead."""
-    what = server.gui.add_dropdown("pictures", ("photo", "depth") if depths else ("photo",), "photo")
+    what = server.gui.add_dropdown("pictures", ("photo", "depth") if depths else ("photo",))
     visible = server.gui.add_checkbox("cameras", True)
     frusta = []
     for index, view in enumerate(scene.views):
