@@ -4,7 +4,7 @@
 
 Every layer reads its input and writes its output once, in half precision; batch norm, ReLU and skip
 connections cost nothing by themselves; the cost volume reads the features of all views once and writes the
-fused volume. Layers fused with each other would need less still. Nothing is computed: shapes alone, no GPU needed.
+fused volume. Layers fused with each other would need less still. Only shapes are computed; no GPU is needed.
 """
 
 from __future__ import annotations
