@@ -30,7 +30,7 @@ def usage() -> str:
         "Photos with known cameras in, depth maps and a cloud out.",
         "",
     ]
-    lines += ["", *(f"  {verb:12} {text}" for verb, text in VERBS.items())]
+    lines += [f"  {verb:12} {text}" for verb, text in VERBS.items()]
     lines += ["", "`gbinet VERB --help` lists a verb's options. --debug shows tracebacks."]
     return "\n".join(lines)
 

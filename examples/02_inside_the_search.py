@@ -1,0 +1,42 @@
+"""Inside the search: what every stage asked, how sure it was, and how wrong.
+
+Each stage halves the bins. The share of pixels whose true depth lies in some bin of the stage says how much
+the stages before have lost; a bin's width says how fine the answer is so far.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import gbinet
+from gbinet.data.transforms import resize_nearest
+from gbinet.demo import DemoConfig, render_scene
+from gbinet.model import search
+
+
+@torch.inference_mode()
+def main(out: Path = Path("example-search")) -> None:
+    scene = render_scene(out, DemoConfig(views=5, width=256, height=192))
+    sample = gbinet.MVSDataset([scene])[0]
+    model = gbinet.GBiNet.from_pretrained()
+    result = model(sample.images, sample.cameras, sample.depth_range, keep_stages=True)
+
+    near, far = sample.depth_range[0].tolist()
+    print(f"range {near:.3f} to {far:.3f} m")
+    print("stage    size   bin width   truth inside   probability   median error")
+    for number, stage in enumerate(result.stages, start=1):
+        height, width = stage.logits.shape[-2:]
+        truth = resize_nearest(sample.depth[0], width, height)[None]  # [1, h, w]
+        known = truth > 0
+        inside = float(search.label(stage.state, truth)[1][known].float().mean())
+        sure = float(stage.probabilities.amax(1)[known].mean())
+        error = 1000 * float((search.depth(stage.next_state) - truth).abs()[known].median())
+        bin_width = 1000 * (far - near) / stage.next_state.grid.cells(number)
+        answer = f"{bin_width:7.2f} mm {inside:12.1%} {sure:13.1%} {error:11.2f} mm"
+        print(f"{number:5d} {width:4d}x{height:<4d} {answer}")
+
+
+if __name__ == "__main__":
+    main()
