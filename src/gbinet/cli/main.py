@@ -28,7 +28,6 @@ def usage() -> str:
         "usage: gbinet VERB [OPTIONS]",
         "",
         "Photos with known cameras in, depth maps and a cloud out.",
-        "",
     ]
     lines += [f"  {verb:12} {text}" for verb, text in VERBS.items()]
     lines += ["", "`gbinet VERB --help` lists a verb's options. --debug shows tracebacks."]

@@ -31,7 +31,7 @@ Progress = Callable[[int, int, str], None]  # done, total, what
 class FusionConfig:
     """What makes a depth trustworthy, and what becomes of it."""
 
-    min_confidence: float = 0.6  # photometric filter: drop pixels with less (maps without any: keep all)
+    min_confidence: float = 0.4  # photometric filter: drop pixels with less (maps without any: keep all)
     max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
     max_relative_depth: float = 0.01  # geometric filter: share of the depth that it may be off
     min_views: int = 3  # other views that must agree with the reference (fewer where it has fewer)
