@@ -9,6 +9,7 @@ import tyro
 
 from gbinet.depthmap import DepthMap
 from gbinet.errors import SceneError
+from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.scene import Scene
 
 
@@ -42,12 +43,12 @@ def run(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     depth: Path | None = None,
     depth_scale: float = 1.0,
-    min_confidence: float = 0.6,
-    min_views: int = 3,
-    max_reprojection: float = 1.0,
-    max_relative_depth: float = 0.01,
+    min_confidence: float = FusionConfig.min_confidence,
+    min_views: int = FusionConfig.min_views,
+    max_reprojection: float = FusionConfig.max_reprojection,
+    max_relative_depth: float = FusionConfig.max_relative_depth,
     dynamic: bool = False,
-    max_sources: int = 10,
+    max_sources: int = FusionConfig.max_sources,
     duplicates: Literal["used-pixel", "voxel", "none"] = "used-pixel",
     voxel_size: float | None = None,
     box: tuple[float, float, float, float, float, float] | None = None,
@@ -77,7 +78,6 @@ def run(
     from gbinet.cli.progress import StageBars
     from gbinet.cli.reconstruct import print_warnings
     from gbinet.data.load import load_scene
-    from gbinet.fusion.fuse import FusionConfig, fuse
     from gbinet.inference.device import pick_device
 
     config = FusionConfig(
