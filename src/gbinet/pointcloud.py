@@ -35,7 +35,8 @@ class PointCloud:
     def __getitem__(self, index: slice | Tensor) -> PointCloud:
         """Select points by a slice, a mask or indices."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return PointCloud(**{name: None if v is None else v[index] for name, v in values.items()})
+        chosen = {name: None if v is None else v[index] for name, v in values.items()}
+        return PointCloud(**chosen)  # type: ignore[arg-type]  # xyz is never None
 
     @staticmethod
     def cat(clouds: list[PointCloud]) -> PointCloud:

@@ -87,6 +87,11 @@ def test_half_files_are_half_the_size_and_load_as_float32(model: GBiNet, ours: P
         torch.testing.assert_close(loaded[name], value, rtol=1e-3, atol=1e-6)
 
 
+def test_weights_are_readable_for_everybody(ours: Path, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("any file")
+    assert ours.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_a_failed_save_leaves_the_old_file(model: GBiNet, ours: Path, tmp_path: Path) -> None:
     target = tmp_path / "w.safetensors"
     target.write_bytes(ours.read_bytes())

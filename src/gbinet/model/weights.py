@@ -79,7 +79,7 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
     Tensors keep their type, so that a round trip is bit for bit; `half` stores the kernels of convolutions in
     float16 (half the file; batch norms and biases stay as they are). Loading gives float32 either way.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save as to_bytes
 
     from gbinet import __version__
 
@@ -92,7 +92,7 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
     if half:
         tensors = {k: v.half() if v.dim() > 1 else v for k, v in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata)
+        temporary.write_bytes(to_bytes(tensors, metadata))  # save_file would make it readable for us alone
     return path
 
 
