@@ -169,7 +169,7 @@ def open_scene(
         cache=out / "undistorted",
         progress=_stage(progress, "reading"),
     )
-    return replace(scene, name=folder.resolve().name), posed.warnings()
+    return replace(scene, name=folder.resolve().name, kind="photos"), posed.warnings()
 
 
 def has_poses(folder: Path) -> bool:

@@ -18,7 +18,6 @@ def run(
     views: int = 5,
     stages: int | None = None,
     depth_range: tuple[float, float] | None = None,
-    masks: Path | None = None,
     device: str = "auto",
     precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto",
     max_memory: float | None = None,
@@ -34,7 +33,6 @@ def run(
         views: Photos per depth map, the reference included.
         stages: Search stages, instead of what the weights were trained for.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
-        masks: Folder of masks named like the photos; kept with the scene for fusion.
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         max_memory: GiB that the network may use; larger images are cut into tiles.
@@ -57,7 +55,7 @@ def run(
     )
     model = GBiNet.from_pretrained(weights)
     with StageBars() as bars:
-        settings = pipeline.ReconstructConfig(depth=config, masks=masks)
+        settings = pipeline.ReconstructConfig(depth=config)
         found, notes = pipeline.open_scene(scene, out, settings, bars)
         result = estimate_depths(
             found,
