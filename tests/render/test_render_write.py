@@ -100,3 +100,19 @@ def test_broken_libraries_are_named(tmp_path: Path) -> None:
     np.savez(path, p=np.zeros((4, 3), np.uint16), uv=np.zeros((4, 2)), lo=np.zeros(3), hi=np.ones(3), f=np.full((1, 3), 9))
     with pytest.raises(FormatError, match="do not exist"):
         library.asset(path)
+
+
+def test_own_meshes_are_read(tmp_path: Path) -> None:
+    """OBJ has y up; ours is z up."""
+    pytest.importorskip("trimesh")
+    (tmp_path / "meshes").mkdir()
+    text = "v 0 0 0\nv 1 0 0\nv 0 2 0\nv 0 0 1\nf 1 2 3\nf 1 2 4\nf 1 3 4\nf 2 3 4\n"
+    for name in ("a", "b"):
+        (tmp_path / "meshes" / f"{name}.obj").write_text(text)
+    library = AssetLibrary.open(tmp_path)
+    asset = library.any_object(np.random.default_rng(0))
+    assert asset.extent == (0.5, 0.5, 1.0)
+    assert len(asset.mesh.faces) == 4
+    (tmp_path / "meshes" / "b.obj").write_text("v 0 0 0\n")
+    with pytest.raises(FormatError, match=r"b\.obj"):
+        AssetLibrary.open(tmp_path).asset(tmp_path / "meshes" / "b.obj")

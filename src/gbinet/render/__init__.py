@@ -2,6 +2,7 @@
 
 from gbinet.render.assets import AssetLibrary
 from gbinet.render.compose import KINDS, make_scene
+from gbinet.render.rig import content_range
 from gbinet.render.shade import Rendering, render, render_colour, render_depth
 from gbinet.render.source import RenderConfig, RenderedSource, Sample, render_sample
 from gbinet.render.stage import RenderScene
@@ -15,6 +16,7 @@ __all__ = [
     "RenderedSource",
     "Rendering",
     "Sample",
+    "content_range",
     "make_scene",
     "render",
     "render_colour",

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gbinet import kernels
 from gbinet.camera import Camera, pixel_centres
+from gbinet.render.parallel import in_parallel
 
 EMPTY = torch.iinfo(torch.int64).max  # key of a pixel that sees nothing
 NEAR = 1e-3  # in world units: nothing nearer to the camera is seen
@@ -38,7 +39,8 @@ def visible_keys(
         from gbinet.kernels import rasterise as fast
 
         return fast.visible_keys(vertices, faces, cameras)
-    return torch.stack([_one_view(vertices, faces, cameras[v]) for v in range(cameras.K.shape[0])])
+    views = [cameras[v] for v in range(cameras.K.shape[0])]
+    return torch.stack(in_parallel(lambda view: _one_view(vertices, faces, view), views, vertices.device))
 
 
 def face_index(keys: Tensor) -> Tensor:

@@ -12,13 +12,14 @@ from torch import Tensor
 from gbinet import kernels
 from gbinet.camera import Camera
 from gbinet.render import stage
+from gbinet.render.parallel import in_parallel
 from gbinet.render.rasterise import face_index, ray_terms, transform, visible_keys
 from gbinet.render.stage import RenderScene
 from gbinet.render.texture import sample
 
 SUPERSAMPLING = 2  # colour samples per pixel and axis
 MAX_SAMPLES = 1 << 23  # bounds the memory of one round of shading on a GPU
-CACHED_SAMPLES = 1 << 15  # on a CPU rounds are faster when they stay in its cache
+CACHED_SAMPLES = 1 << 14  # on a CPU rounds are faster when they stay in its cache
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,16 @@ def shade(scene: RenderScene, cameras: Camera, faces: Tensor) -> Tensor:
     pixel = cameras.K[:, 0, 0].reciprocal()  # [V] angle of one sample
     colour = torch.empty_like(ray)
     step = MAX_SAMPLES if ray.is_cuda else CACHED_SAMPLES
-    for start in range(0, len(flat), step):
+
+    def fill(start: int) -> None:
         part = slice(start, start + step)
-        block = surroundings(scene, F.normalize(ray[part], dim=-1), 1.0)
-        seen = (flat[part] >= 0).nonzero()[:, 0]
+        hit = flat[part] >= 0
+        seen, missed = hit.nonzero()[:, 0], (~hit).nonzero()[:, 0]
         view = (seen + start) // (height * width)
-        hits = _shade_hits(scene, flat[part][seen], centres[view], ray[part][seen], pixel[view])
-        colour[part] = block.index_copy_(0, seen, hits)
+        colour[part][missed] = surroundings(scene, F.normalize(ray[part][missed], dim=-1), 1.0)
+        colour[part][seen] = _shade_hits(scene, flat[part][seen], centres[view], ray[part][seen], pixel[view])
+
+    in_parallel(fill, range(0, len(flat), step), ray.device)
     return colour.view(views, height, width, 3)
 
 
@@ -140,10 +144,12 @@ def _shade_hits(scene: RenderScene, faces: Tensor, origin: Tensor, ray: Tensor, 
         0, 1
     ) ** 2.2
     diffuse, highlight = _lighting(scene, point, normal, towards, properties[:, 4:5])
-    mirrored = 2 * (normal * towards).sum(-1, keepdim=True) * normal - towards
     mirror = properties[:, 5:6]
-    reflection = surroundings(scene, mirrored, 4.0)
-    return (albedo * diffuse) * (1 - mirror) + mirror * reflection + properties[:, 3:4] * highlight
+    colour = (albedo * diffuse) * (1 - mirror) + properties[:, 3:4] * highlight
+    some = (mirror[:, 0] > 0).nonzero()[:, 0]
+    mirrored = 2 * (normal[some] * towards[some]).sum(-1, keepdim=True) * normal[some] - towards[some]
+    colour[some] += mirror[some] * surroundings(scene, mirrored, 4.0)
+    return colour
 
 
 def _lighting(
