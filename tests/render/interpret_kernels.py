@@ -8,14 +8,13 @@ import torch.nn.functional as F
 
 from gbinet.kernels import rasterise as fast_rasterise
 from gbinet.kernels import shade as fast_shade
-from gbinet.render import make_scene
+from gbinet.render import make_scene, shapes
+from gbinet.render.chance import chance
+from gbinet.render.mesh import join
 from gbinet.render.rasterise import EMPTY, face_index, visible_keys
 from gbinet.render.rig import draw_rig
 from gbinet.render.shade import shade
 from gbinet.render.stage import Layout
-from gbinet.render.chance import chance
-from gbinet.render import shapes
-from gbinet.render.mesh import join
 
 
 def rasterise_like_the_plain_code() -> None:

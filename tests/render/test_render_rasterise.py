@@ -48,14 +48,14 @@ def rays_of(camera: Camera) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @settings(max_examples=12, deadline=None)
-@given(
-    st.floats(-1, 1), st.floats(-1, 1), st.floats(0.4, 2), st.floats(-0.5, 0.5), st.floats(1e-2, 1e3)
-)
+@given(st.floats(-1, 1), st.floats(-1, 1), st.floats(0.4, 2), st.floats(-0.5, 0.5), st.floats(1e-2, 1e3))
 def test_plane_has_the_depth_of_the_closed_form(
     x: float, y: float, z: float, tilt: float, scale: float
 ) -> None:
     """Also where the plane reaches behind the camera, and at any metric scale."""
-    plane = shapes.quad(np.array([-9.0, -9, 0]) * scale, np.array([18.0, 0, 0]) * scale, np.array([0, 18.0, 0]) * scale)
+    plane = shapes.quad(
+        np.array([-9.0, -9, 0]) * scale, np.array([18.0, 0, 0]) * scale, np.array([0, 18.0, 0]) * scale
+    )
     camera = camera_at([x * scale, y * scale, z * scale], [scale * tilt, scale * 0.3, 0])
     depth = render_depth(scene_of(plane), camera)[0][0].double()
     centre, rays = rays_of(camera)
@@ -114,9 +114,7 @@ def test_broken_vertices_and_empty_scenes_are_skipped() -> None:
     good = shapes.box((0.5, 0.5, 0.5))
     bad = torch.cat([good.positions, torch.tensor([[torch.nan, 0, 0], [torch.inf, 0, 0], [0.1, 0.1, 9.0]])])
     more = torch.cat([good.faces, torch.tensor([[24, 0, 1], [25, 0, 1], [3, 3, 3]])])
-    assert torch.equal(
-        visible_keys(bad, more, camera), visible_keys(good.positions, good.faces, camera)
-    )
+    assert torch.equal(visible_keys(bad, more, camera), visible_keys(good.positions, good.faces, camera))
     assert bool((visible_keys(good.positions, good.faces[:0], camera) == EMPTY).all())
 
 
@@ -126,6 +124,10 @@ def test_fast_twins_equal_the_plain_code() -> None:
     script = Path(__file__).with_name("interpret_kernels.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script)], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-W", "ignore", str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

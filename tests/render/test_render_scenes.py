@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from gbinet.camera import Camera
 from gbinet.errors import InputError
-from gbinet.render import KINDS, RenderConfig, RenderedSource, RenderScene, make_scene, render, validation_samples
+from gbinet.render import (
+    KINDS,
+    RenderConfig,
+    RenderedSource,
+    RenderScene,
+    make_scene,
+    render,
+    validation_samples,
+)
 from gbinet.render.chance import chance, hash_uniform
 from gbinet.render.paint import PAINTERS, paint
 from gbinet.render.rig import depth_range, draw_rig

@@ -19,7 +19,9 @@ OPTIONS = ["--scenes", "1", "--views", "3", "--size", "64x48", "--kind", "facade
 
 
 @pytest.mark.parametrize("layout", ["mvsnet", "blendedmvs"])
-def test_written_scenes_are_read_back(tmp_path: Path, layout: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_written_scenes_are_read_back(
+    tmp_path: Path, layout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ["render", str(tmp_path / "set"), *OPTIONS, "--layout", layout, "--unit", "1000"]
     assert main(command) == 0
     assert "1 scenes of 3 photos" in capsys.readouterr().out
@@ -97,7 +99,14 @@ def test_broken_libraries_are_named(tmp_path: Path) -> None:
     path.write_bytes(b"PK\x03\x04 broken")
     with pytest.raises(FormatError, match="arrays"):
         library.asset(path)
-    np.savez(path, p=np.zeros((4, 3), np.uint16), uv=np.zeros((4, 2)), lo=np.zeros(3), hi=np.ones(3), f=np.full((1, 3), 9))
+    np.savez(
+        path,
+        p=np.zeros((4, 3), np.uint16),
+        uv=np.zeros((4, 2)),
+        lo=np.zeros(3),
+        hi=np.ones(3),
+        f=np.full((1, 3), 9),
+    )
     with pytest.raises(FormatError, match="do not exist"):
         library.asset(path)
 
