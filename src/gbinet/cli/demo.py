@@ -11,7 +11,7 @@ import tyro
 def run(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("gbinet-demo"),
     weights: str | None = None,
-    seed: int = 1,
+    seed: int = 8,
     views: int = 7,
     size: int = 448,
     device: str = "auto",
