@@ -34,9 +34,9 @@ _DISTANCE = 0.75  # metres from the cameras to the middle of the table
 class DemoConfig:
     """What is rendered."""
 
-    views: int = 7  # photos, on an arc around the table
-    width: int = 448
-    height: int = 336
+    views: int = 9  # photos, on an arc around the table
+    width: int = 512
+    height: int = 384
     seed: int = 8  # which scene
     threshold: float = 0.004  # a point is right if it is off by less than this share of the distance
 

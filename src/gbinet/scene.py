@@ -50,8 +50,8 @@ class View:
     depth_scale: float = 1.0  # stored value times this = scene units
 
     def best_sources(self, limit: int | None = None) -> list[int]:
-        """Indices of the sources worth asking, best first: those with at least 1 % of the best score."""
-        least = 0.01 * max((s.score for s in self.sources), default=0.0)
+        """Indices of the sources worth asking, best first: with a thousandth of the best score or more."""
+        least = 0.001 * max((s.score for s in self.sources), default=0.0)
         return [s.index for s in self.sources if s.score >= least][:limit]
 
 

@@ -12,8 +12,8 @@ def run(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("gbinet-demo"),
     weights: str | None = None,
     seed: int = 8,
-    views: int = 7,
-    size: int = 448,
+    views: int = 9,
+    size: int = 512,
     device: str = "auto",
 ) -> None:
     """Render a small scene, reconstruct it with the weights in the box, and compare it with the truth.

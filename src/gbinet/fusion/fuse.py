@@ -120,8 +120,9 @@ def fuse(
     warnings = []
     if lonely:
         shown = ", ".join(lonely[:5]) + (", ..." if len(lonely) > 5 else "")
+        who = "one view has" if len(lonely) == 1 else f"{len(lonely)} views have"
         warnings.append(
-            f"{len(lonely)} views have fewer than {config.min_views} neighbours with depth, "
+            f"{who} fewer than {config.min_views} neighbours with depth, "
             f"so fewer had to agree on their points: {shown}"
         )
     if count == 0:

@@ -40,12 +40,12 @@ def splat(
 
 
 def centre_and_radius(cloud: PointCloud) -> tuple[Tensor, float]:
-    """Where the bulk of the cloud is: median position, and the distance that holds nine tenths of it."""
+    """Where the bulk of the cloud is: median position, and the distance that holds four fifths of it."""
     if len(cloud) == 0:
         return torch.zeros(3, dtype=torch.float64), 1.0
     xyz = cloud.xyz[:: max(1, len(cloud) // 100_000)].double()
     centre = xyz.median(0).values
-    return centre, max(float((xyz - centre).norm(dim=-1).quantile(0.9)), 1e-9)
+    return centre, max(float((xyz - centre).norm(dim=-1).quantile(0.8)), 1e-9)
 
 
 def orbit(centre: Tensor, distance: float, front: Tensor, up: Tensor, turn: float, lift: float) -> Tensor:
