@@ -31,8 +31,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None]  # done, total, what
 
-# Working memory per pixel in float32, from measured peaks; half of it in half precision.
-_SEARCH_BYTES = 1100
+# Working memory per pixel in float32, as measured on a CPU (600), with a margin; half of it in half precision.
+_SEARCH_BYTES = 700
 _FEATURE_BYTES = 4 * (8 + 16 / 4 + 32 / 16 + 64 / 64)
 
 
