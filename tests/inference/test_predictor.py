@@ -246,3 +246,31 @@ def test_the_visiting_order_has_every_view_once(count: int, data: st.DataObject)
     for before, after in itertools.pairwise(order):
         left = [n for n in neighbours[before] if n not in order[: order.index(before) + 1]]
         assert not left or after == left[0]  # the best unvisited neighbour is next
+
+
+def test_out_of_memory_halves_the_tile_and_goes_on(
+    network: GBiNet, ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = ball_scene(views=2, width=320, height=200)
+    real = tiles.search
+
+    def small_memory(*arguments, **options):  # type: ignore[no-untyped-def]
+        if arguments[4] is None or arguments[4] > 128:
+            raise torch.OutOfMemoryError("pretended")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(tiles, "search", small_memory)
+    result = estimate_depths(scene, network, tmp_path / "depth", DepthConfig(views=2, stages=2))
+    assert result.tile == 128 and len(result.computed) == 2
+    assert [w for w in result.warnings if "ran out of memory" in w]
+
+
+def test_sources_that_see_nothing_are_not_asked() -> None:
+    from gbinet.scene import SourceView, View
+
+    camera = Camera(torch.eye(3), torch.eye(4), 8, 8)
+    scores = [(3, 8.0), (1, 0.5), (2, 0.001), (4, 0.0)]
+    view = View("a", camera, Path("a.png"), sources=tuple(SourceView(i, s) for i, s in scores))
+    assert view.best_sources() == [3, 1] and view.best_sources(1) == [3]
+    unscored = replace(view, sources=tuple(SourceView(i, 0.0) for i in (2, 1)))
+    assert unscored.best_sources() == [2, 1]

@@ -31,7 +31,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None]  # done, total, what
 
-# Working memory per pixel in float32, as measured on a CPU (600), with a margin; half of it in half precision.
+# Working memory per pixel in float32: 600 were measured on a CPU. Half of it in half precision.
 _SEARCH_BYTES = 700
 _FEATURE_BYTES = 4 * (8 + 16 / 4 + 32 / 16 + 64 / 64)
 
