@@ -1,5 +1,4 @@
 # Two commands on a bare machine: `make demo` and `make test`. Each creates the environment first, once.
-# Without an NVIDIA GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu saves a large download.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
