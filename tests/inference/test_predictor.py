@@ -181,6 +181,26 @@ def test_tiles_give_the_depth_of_the_whole_image(network: GBiNet) -> None:
 
 
 @torch.inference_mode()
+def test_a_search_that_ends_before_the_cut_is_not_cut(network: GBiNet) -> None:
+    """All stages at 1/8 and 1/4 of the size, with the read-out that looks at the last stage."""
+    model = GBiNet(replace(network.config, readout="expectation")).eval()
+    model.load_state_dict(network.state_dict())
+    K = torch.tensor([[200.0, 0, 100], [0, 200.0, 80], [0, 0, 1]])
+    cameras = [Camera(K, torch.eye(4), 200, 160)] * 2
+    features = [tiles.encode(model, image, None) for image in torch.rand(2, 3, 160, 200)]
+    bounds = torch.tensor([1.0, 9.0])
+    for stages in (1, 4):
+        whole, _ = tiles.search(model, features, cameras, bounds, None, stages)
+        cut, _ = tiles.search(model, features, cameras, bounds, 128, stages)
+        assert torch.equal(whole, cut)
+
+
+def test_no_stages_at_all_are_refused() -> None:
+    with pytest.raises(InputError, match="stages must be at least 1, got 0"):
+        DepthConfig(stages=0)
+
+
+@torch.inference_mode()
 def test_max_memory_cuts_and_says_so(network: GBiNet, ball_scene: SceneMaker, tmp_path: Path) -> None:
     scene = ball_scene(views=2, width=320, height=200)
     result = estimate_depths(

@@ -254,6 +254,16 @@ def test_forward_checks_shapes_too(model: GBiNet, make_tiny_scene: Any) -> None:
         model(scene.images[None, :1], scene.cameras[None, :1], ends)
     with pytest.raises(InputError, match=re.escape("must be [B, V, 3, H, W]")):
         model(scene.images, scene.cameras, ends)
+    with pytest.raises(InputError, match=re.escape("[1, 2], got [2]")):
+        model(scene.images[None], scene.cameras[None], ends[0])
+
+
+def test_choices_that_do_not_exist_are_named(model: GBiNet, make_tiny_scene: Any) -> None:
+    scene = make_tiny_scene(2, 16, 24)
+    with pytest.raises(InputError, match="stages must be at least 1, got 0"):
+        model.predict(scene.images, scene.cameras, scene.depth_range, stages=0)
+    with pytest.raises(InputError, match="no readout 'mean'; choose one of centre, expectation"):
+        model.predict(scene.images, scene.cameras, scene.depth_range, readout="mean")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,8 @@ class DepthConfig:
             raise InputError(f"max_size must be at least 64 px, got {self.max_size}")
         if self.views < 2:
             raise InputError(f"views must be at least 2 (a reference and a source), got {self.views}")
+        if self.stages is not None and self.stages < 1:
+            raise InputError(f"stages must be at least 1, got {self.stages}")
         if self.max_memory is not None and not self.max_memory > 0:
             raise InputError(f"max_memory must be positive (GiB), got {self.max_memory}")
 

@@ -92,10 +92,10 @@ def search(
     """
     maps = [tuple(m[None] for m in of_scale) for of_scale in zip(*features, strict=True)]  # [1, C, h, w]
     ranges = depth_range[None]
-    stages = stages or model.config.stages
+    stages = model.config.stages if stages is None else stages
     coarse_stages = sum(model.config.scale_index(n) < 2 for n in range(1, stages + 1))
     batch = _batch(cameras, depth_range.device)
-    if tile is None or coarse_stages == 0:
+    if tile is None or coarse_stages in (0, stages):  # nothing to cut, or nothing before the cut
         result = model.search(maps, batch, ranges, stages=stages)
         return result.depth[0].float(), result.confidence[0].float()
     coarse = model.search(maps, batch, ranges, stages=coarse_stages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -129,6 +130,7 @@ class GBiNet(nn.Module):
         """
         stages = self.config.stages if stages is None else stages
         readout = readout or self.config.readout
+        _check_choices(stages, resume.state.stage if resume and resume.state else 0, readout)
         full = _reference_size(features[-1])
         counted = min(stages, self.config.confidence_stages)
         if resume is None or resume.state is None:
@@ -175,6 +177,11 @@ class GBiNet(nn.Module):
         keep_stages: bool = False,
     ) -> SearchResult:
         _check_shapes(images, cameras, "[B, V, 3, H, W]")
+        if depth_range.shape != (len(images), 2):
+            raise InputError(
+                f"depth_range must be near and far of each sample, [{len(images)}, 2], "
+                f"got {list(depth_range.shape)}"
+            )
         return self.search(
             list(self.encode(images)),
             cameras,
@@ -245,6 +252,13 @@ def _check_shapes(images: Tensor, cameras: Camera, layout: str) -> None:
         )
     if not images.is_floating_point():
         raise InputError(f"images must be float in [0, 1], got {images.dtype}: divide by 255 first")
+
+
+def _check_choices(stages: int, done: int, readout: str) -> None:
+    if stages <= done:
+        raise InputError(f"stages must be at least {done + 1}, got {stages}")
+    if readout not in get_args(Readout):
+        raise InputError(f"there is no readout '{readout}'; choose one of {', '.join(get_args(Readout))}")
 
 
 def _check_values(images: Tensor, cameras: Camera) -> None:
