@@ -102,6 +102,12 @@ def test_a_failed_save_leaves_the_old_file(model: GBiNet, ours: Path, tmp_path: 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "w.safetensors"]
 
 
+def test_a_name_that_could_not_be_loaded_again_is_refused(model: GBiNet, tmp_path: Path) -> None:
+    with pytest.raises(GBiNetError, match=r"w\.pt: weights are saved as \.safetensors"):
+        model.save(tmp_path / "w.pt")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_newer_file_says_so(ours: Path, tmp_path: Path) -> None:
     newer = json.dumps({**SMALL.to_dict(), "attention_heads": 4})
     with pytest.raises(WeightsError, match=r"w.safetensors.*attention_heads.*update"):
