@@ -10,6 +10,8 @@ import torch
 
 from gbinet.inference.engine import Engine
 from gbinet.inference.fold import fold_batch_norms
+from gbinet.model.config import GBiNetConfig
+from gbinet.model.gbinet import GBiNet
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
 from formula_network import answer, formula_input, formula_network
@@ -46,6 +48,14 @@ def test_the_engine_gives_the_networks_depth() -> None:
     assert (found.depth == expected.depth).float().mean() > 0.995
     difference = (found.confidence - expected.confidence).abs()
     assert (difference < 1e-3).float().mean() > 0.995
+
+
+def test_more_groups_than_the_fused_kernel_takes() -> None:
+    torch.manual_seed(0)
+    model = GBiNet(GBiNetConfig(groups=(32, 32, 16, 8))).eval()
+    engine = Engine(model, "cpu")
+    assert [packed is None for packed in engine.packed_view_weights] == [True, True, False, False]
+    assert (answer(engine).depth == answer(model).depth).float().mean() > 0.995
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

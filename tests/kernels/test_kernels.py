@@ -90,6 +90,7 @@ def test_fused_cost_volume(
     with torch.no_grad():
         expected = fuse_views(reference, sources, matrices, offsets, hypotheses(state), net, groups)
         packed = _pack(net, kernel_device, torch.float32)
+        assert packed is not None
         fused = fused_cost_volume(reference, sources, matrices, offsets, state, packed, groups)
     assert fused.shape == expected.shape
     assert relative_gap(fused, expected) < 1e-4

@@ -55,12 +55,12 @@ class Engine(GBiNet):
 
     def cost_volume(self, maps: Maps, cameras: Camera, state: SearchState, scale: int) -> Tensor:
         reference, *sources = views_of(maps)
-        if not kernels.usable(reference, *sources):
+        packed = self.packed_view_weights[scale]
+        if packed is None or not kernels.usable(reference, *sources):
             return super().cost_volume(maps, cameras, state, scale)
         from gbinet.kernels.cost_volume import fused_cost_volume
 
         matrices, offsets = sources_from_reference(cameras, 1 / SCALES[scale])
-        packed = self.packed_view_weights[scale]
         groups = self.config.groups[scale]
         return fused_cost_volume(reference, sources, matrices, offsets, state, packed, groups)
 
@@ -71,9 +71,16 @@ def _fuse(regulariser: nn.Module) -> FusedRegulariser:
 
 
 @torch.no_grad()
-def _pack(net: nn.Module, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A folded view-weight network as the fused kernel reads it: layers [2, 16, 16] and vectors [4, 16]."""
+def _pack(net: nn.Module, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+    """A folded view-weight network as the fused kernel reads it: layers [2, 16, 16] and vectors [4, 16].
+
+    None where it has more groups than the kernel takes.
+    """
     assert isinstance(net, ViewWeight)
+    first = net.hidden[0]
+    assert isinstance(first, ConvBlock3d)
+    if first.conv.in_channels > 16:
+        return None
     matrices = torch.zeros(2, 16, 16)
     vectors = torch.zeros(4, 16)
     for i, block in enumerate(net.hidden):

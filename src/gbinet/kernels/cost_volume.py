@@ -30,7 +30,7 @@ def _hypothesis(
     low = tl.minimum(tl.maximum(first + d, 0), cells).to(tl.float32) / cells
     high = tl.minimum(tl.maximum(first + d + 1, 0), cells).to(tl.float32) / cells
     position = (low + high) / 2
-    return near * far / (far + position * (near - far)) if INVERSE else near + position * (far - near)
+    return 1 / ((1 - position) / near + position / far) if INVERSE else near + position * (far - near)
 
 
 @triton.jit
