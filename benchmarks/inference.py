@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--size", default="1600x1152", help="WIDTHxHEIGHT")
     parser.add_argument("--views", type=int, default=5)
     parser.add_argument("--repeat", type=int, default=10)
-    parser.add_argument("--weights", default=None, help="file or name; random weights if the box is empty")
+    parser.add_argument("--weights", default=None, help="file or name; without it, random weights")
     parser.add_argument("--profile", action="store_true", help="print the engine's slowest kernels")
     parser.add_argument("--out", default=None, help="write the JSON here too")
     arguments = parser.parse_args()
