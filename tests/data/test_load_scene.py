@@ -84,6 +84,17 @@ def test_ranges_of_cam_files(tail: str, expected: DepthRange, tmp_path: Path) ->
     assert found == pytest.approx((expected.near, expected.far))
 
 
+@pytest.mark.parametrize("spelling", [".", "images/.."])
+def test_the_folder_has_its_name_however_it_is_spelt(
+    spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folders.mvsnet(tmp_path / "Horse", tail="2.0 0.1")
+    monkeypatch.chdir(folder)
+    here = load_scene(spelling)
+    assert here.name == "Horse"
+    assert here.views[0].depth_range == load_scene(folder).views[0].depth_range == DepthRange(2.0, 27.5)
+
+
 def test_interval_scale_stretches_only_two_number_tails(tmp_path: Path) -> None:
     scene = load_scene(folders.mvsnet(tmp_path / "a", tail="425 2.5"), interval_scale=1.0)
     assert scene.views[0].depth_range == DepthRange(425, 425 + 2.5 * 255)
@@ -155,6 +166,14 @@ def test_images_of_a_colmap_model_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "images").rename(tmp_path / "elsewhere")
     with pytest.raises(SceneError, match=r"photo_00\.png"):
         load_scene(tmp_path)
+
+
+def test_a_missing_photo_costs_only_its_view(tmp_path: Path) -> None:
+    folders.colmap(tmp_path)
+    (tmp_path / "images" / "photo_00.png").unlink()  # the first one, which the folder is known by
+    scene = load_scene(tmp_path)
+    check(scene)
+    assert len(scene.views) == 3 and "photo_00.png" in scene.warnings[0]
 
 
 def test_resized_copies_scale_the_camera(tmp_path: Path) -> None:

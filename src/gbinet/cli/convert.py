@@ -14,12 +14,14 @@ from gbinet.errors import InputError, SceneError
 from gbinet.scene import DepthRange, Scene, View
 
 Kind = Literal["mvsnet", "colmap", "colmap-text", "colmap-dense", "nerfstudio", "openmvs"]
+_WITHOUT_DEPTH = ("colmap", "colmap-text")
 
 
 def run(
     source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="IN")],
     target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")],
     to: Kind | None = None,
+    kind: str | None = None,
     depth: Path | None = None,
     cloud: Path | None = None,
     depth_range: tuple[float, float] | None = None,
@@ -34,6 +36,7 @@ def run(
         source: A scene folder (COLMAP, MVSNet, nerfstudio, RGB-D, ...), a depth file or a .ply file.
         target: The folder or file to write; for files the suffix says the format.
         to: Format of the scene that is written. colmap-dense is a workspace for COLMAP's stereo_fusion.
+        kind: Read the scene as this (see `gbinet info`) instead of recognising it.
         depth: Folder of depth maps named like the views (or what `gbinet reconstruct` wrote); without it,
             depth that the scene itself has is taken along.
         cloud: Point cloud to hand to nerfstudio instead of the sparse points.
@@ -44,7 +47,7 @@ def run(
         overwrite: Write into a folder that is not empty.
     """
     if source.is_dir():
-        _convert_scene(source, target, to, depth, cloud, depth_range, masks, scale_in, overwrite)
+        _convert_scene(source, target, to, kind, depth, cloud, depth_range, masks, scale_in, overwrite)
     elif source.suffix.lower() == ".ply":
         from gbinet.formats.ply import read_ply, write_ply
 
@@ -65,6 +68,7 @@ def _convert_scene(
     source: Path,
     target: Path,
     to: Kind | None,
+    kind: str | None,
     depth: Path | None,
     cloud: Path | None,
     depth_range: tuple[float, float] | None,
@@ -72,6 +76,7 @@ def _convert_scene(
     scale_in: float,
     overwrite: bool,
 ) -> None:
+    from gbinet.cli.progress import progress_bar
     from gbinet.data.load import load_scene
     from gbinet.formats.ply import read_ply
     from gbinet.formats.write_scene import write_scene
@@ -85,14 +90,17 @@ def _convert_scene(
         raise InputError(f"{target} is not empty; choose another folder, or add --overwrite")
     if cloud is not None and to != "nerfstudio":
         raise InputError(f"--cloud is for nerfstudio; {to} has no place for it")
-    if depth is not None and to in ("colmap", "colmap-text"):
+    if depth is not None and to in _WITHOUT_DEPTH:
         raise InputError("a sparse COLMAP model has no place for depth maps; write colmap-dense")
-    scene = load_scene(
-        source, depth_range=None if depth_range is None else DepthRange(*depth_range), masks=masks
-    )
+    limits = None if depth_range is None else DepthRange(*depth_range)
+    with progress_bar() as progress:
+        scene = load_scene(source, kind=kind, depth_range=limits, masks=masks, progress=progress)
     for warning in scene.warnings:
         print(f"note: {warning}")
     found = _depth_files(scene, depth, scale_in)
+    if found and to in _WITHOUT_DEPTH:
+        print(f"note: {len(found)} depth maps stay behind: a sparse COLMAP model has no place for them")
+        found = []
     if to == "colmap-dense" and not found:
         raise SceneError(f"{source} has no depth maps; give their folder with --depth")
     depth_maps = _read_all(found)
@@ -108,9 +116,8 @@ def _depth_files(scene: Scene, folder: Path | None, scale: float) -> list[tuple[
     from gbinet.formats.depth_files import find_depth_file
 
     if folder is None:
-        return [
-            (view, view.depth_path, view.depth_scale) for view in scene.views if view.depth_path is not None
-        ]
+        own = [(v, v.depth_path, v.depth_scale) for v in scene.views if v.depth_path is not None]
+        return own or _workspace_depth(scene)
     places = [
         folder / "depth",
         folder / "stereo" / "depth_maps",
@@ -122,6 +129,15 @@ def _depth_files(scene: Scene, folder: Path | None, scale: float) -> list[tuple[
     if not found:
         raise SceneError(f"{place}: no depth map is named like a view, e.g. {scene.views[0].name}.npz")
     return found
+
+
+def _workspace_depth(scene: Scene) -> list[tuple[View, Path, float]]:
+    """Depth maps of a dense workspace: results, which load_scene does not give as true depth."""
+    from gbinet.formats.depth_files import find_depth_file
+
+    place = scene.root / "stereo" / "depth_maps"
+    files = [(view, find_depth_file(place, view.name)) for view in scene.views]
+    return [(view, path, 1.0) for view, path in files if path is not None]
 
 
 def _read_all(files: list[tuple[View, Path, float]]) -> Iterator[tuple[View, DepthMap]]:

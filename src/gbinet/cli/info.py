@@ -53,6 +53,8 @@ def run(
         photos = list_photos(folder)
         console.print(_photo_table(folder, photos))
         console.print("These photos have no camera poses. `gbinet reconstruct` finds them first.")
+        if picture is not None:
+            console.print("No picture was written: it would show the cameras.")
         return
     limits = None if depth_range is None else DepthRange(*depth_range)
     with progress_bar() as progress:

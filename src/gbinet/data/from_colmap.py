@@ -44,7 +44,7 @@ def load_colmap(
     model = read_model(place)
     if not model.images:
         raise SceneError(f"{place}: the model holds no images; its reconstruction failed")
-    images_at = _images_folder(folder, place, model.images[0].name)
+    images_at = _images_folder(folder, place, [image.name for image in model.images])
     finder = MaskFinder(folder, images_at, masks)
     undistorter = Undistorter(folder, cache)
     views: list[View] = []
@@ -89,8 +89,8 @@ def sparse_points(model: ColmapModel, images: list[ColmapImage]) -> SparsePoints
     )
 
 
-def _images_folder(folder: Path, model: Path, example: str) -> Path:
-    """The folder that the model's image names are relative to."""
+def _images_folder(folder: Path, model: Path, names: list[str]) -> Path:
+    """The folder that the model's image names are relative to: the first that has any of them."""
     places = [
         folder / "images",
         folder,
@@ -99,9 +99,9 @@ def _images_folder(folder: Path, model: Path, example: str) -> Path:
         model.parent,
     ]
     for place in places:
-        if (place / example).is_file():
+        if any((place / name).is_file() for name in names):
             return place
     raise SceneError(
-        f"{model}: its images are not there (looked for {example} in "
+        f"{model}: its images are not there (looked for {names[0]} and the others in "
         f"{', '.join(str(p) for p in dict.fromkeys(places))}); put them into {folder / 'images'}"
     )

@@ -59,6 +59,8 @@ def load_scene(
     cache_at = None if cache is None else Path(cache)
     if not folder.is_dir():
         raise SceneError(f"{folder}: there is no such folder")
+    if folder.name in ("", ".."):
+        folder = folder.resolve()  # names matter (scans, Tanks and Temples), and `.` has none
     kind = kind or recognise(folder)
     if interval_scale is None:
         interval_scale = tanks.INTERVAL_SCALE if folder.name in tanks.INTERMEDIATE else INTERVAL_SCALE
