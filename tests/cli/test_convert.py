@@ -76,13 +76,16 @@ def test_depth_of_a_colmap_workspace_and_of_the_scene_itself_travel(written, tmp
     assert np.array_equal(read_depth(tmp_path / "c" / "depth0002.dmap"), depth_maps[2].depth)
 
 
-def test_single_files(written, tmp_path):
+def test_single_files(written, tmp_path, capsys):
     folder, depth_maps, _ = written
     source = folder / "result" / "depth" / "00000001.npz"
     for name in ("a.pfm", "a.tiff", "a.npy", "a.bin"):
         assert convert(source, tmp_path / name) == 0
         assert np.array_equal(read_depth(tmp_path / name), depth_maps[1].depth)
     assert convert(source, tmp_path / "a.png", "--scale-out", 0.001) == 0
+    assert "note" not in capsys.readouterr().out
+    assert convert(source, tmp_path / "coarse.png") == 0  # metres, in whole metres
+    assert "--scale-out" in capsys.readouterr().out
     assert convert(tmp_path / "a.png", tmp_path / "b.pfm", "--scale-in", 0.001) == 0
     assert np.allclose(read_depth(tmp_path / "b.pfm"), depth_maps[1].depth, atol=6e-4)
     cloud = PointCloud(torch.rand(5, 3))

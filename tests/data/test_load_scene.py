@@ -135,6 +135,24 @@ def test_missing_and_broken_images_cost_only_their_views(tmp_path: Path) -> None
     assert len(scene.warnings) == 3  # the camera without image, the broken image, pair.txt
 
 
+def test_images_resized_without_their_cameras_are_noticed(tmp_path: Path) -> None:
+    folders.mvsnet(tmp_path)
+    assert load_scene(tmp_path).warnings == ()
+    for path in (tmp_path / "images").iterdir():
+        image = Image.open(path)
+        image.resize((image.width // 2, image.height // 2)).save(path)
+    (warning,) = load_scene(tmp_path).warnings
+    assert "4 of 4" in warning and "resized" in warning
+
+
+def test_masks_that_fit_no_image_are_said(tmp_path: Path) -> None:
+    folders.mvsnet(tmp_path / "scene")
+    (tmp_path / "mine").mkdir()
+    Image.new("L", (64, 48), 255).save(tmp_path / "mine" / "00000001.png")
+    (warning,) = load_scene(tmp_path / "scene", masks=tmp_path / "mine").warnings
+    assert "no mask for 3 of 4 views (first: 00000000)" in warning
+
+
 def test_broken_camera_is_named(tmp_path: Path) -> None:
     folders.mvsnet(tmp_path)
     path = tmp_path / "cams" / "00000002_cam.txt"

@@ -62,6 +62,10 @@ def run(
         values = read_depth(source, scale_in)
         write_depth(target, values, read_confidence(source), scale_out)
         print(f"depth map of {values.shape[1]}x{values.shape[0]} in {target}")
+        known = values[values > 0]
+        loss = 0.5 * scale_out / float(known.min()) if known.size else 0.0
+        if target.suffix.lower() == ".png" and loss > 0.005:
+            print(f"note: steps of {scale_out:g} move depths by up to {loss:.0%}; try a smaller --scale-out")
 
 
 def _convert_scene(

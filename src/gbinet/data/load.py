@@ -75,7 +75,12 @@ def load_scene(
     }
     if kind not in readers:
         raise SceneError(f"'{kind}' is no kind of scene; there are {', '.join(KINDS)}")
-    return completed(readers[kind](), depth_range=depth_range, max_sources=max_sources)
+    scene = readers[kind]()
+    without = [view.name for view in scene.views if view.mask_path is None]
+    if masks is not None and without:
+        lack = f"{masks}: holds no mask for {len(without)} of {len(scene.views)} views (first: {without[0]})"
+        scene = replace(scene, warnings=(*scene.warnings, lack))
+    return completed(scene, depth_range=depth_range, max_sources=max_sources)
 
 
 def recognise(folder: Path) -> str:
@@ -133,9 +138,25 @@ def completed(scene: Scene, *, depth_range: DepthRange | None = None, max_source
     warnings = list(scene.warnings)
     views = _with_ranges(scene, depth_range, warnings)
     views = _with_sources(replace(scene, views=views), max_sources, warnings)
+    warnings += _odd_centres(views)
     if len(views) < 2:
         warnings.append("only one view: depth needs at least two")
     return replace(scene, views=views, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _odd_centres(views: Sequence[View]) -> list[str]:
+    """A warning where optical axes miss the middle half of the image: mostly, images were made smaller."""
+    odd = []
+    for view in views:
+        size = torch.tensor([view.camera.width, view.camera.height], dtype=torch.float64)
+        if bool(((view.camera.K[:2, 2] / size - 0.5).abs() > 0.25).any()):
+            odd.append(f"{view.name}, {view.camera.width}x{view.camera.height}")
+    if not odd:
+        return []
+    return [
+        f"the optical axis of {len(odd)} of {len(views)} views is far from the middle of the image "
+        f"(first: {odd[0]}): fine for crops, wrong if the images were resized and their cameras were not"
+    ]
 
 
 def _with_ranges(scene: Scene, given: DepthRange | None, warnings: list[str]) -> tuple[View, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gbinet.errors import FormatError
+from gbinet.errors import FormatError, InputError
 from gbinet.formats.atomic import atomic_path
 
 # Only formats whose decoders do nothing but decode (Pillow's EPS reader, for one, starts another program).
@@ -96,6 +96,8 @@ def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDA
 
 def write_image(path: Path, pixels: NDArray[np.generic], *, quality: int = 95) -> Path:
     """Write uint8 [H, W, 3] or [H, W], bool [H, W] (as 0 and 255) or uint16 [H, W]; `path` says how."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: '{path.suffix}' is no kind of image file; write .png or .jpg")
     array = pixels.astype(np.uint8) * 255 if pixels.dtype == np.bool_ else pixels
     options: dict[str, Any] = {}
     if path.suffix.lower() in (".jpg", ".jpeg"):
