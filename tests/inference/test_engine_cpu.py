@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gbinet.errors import InputError
 from gbinet.inference.engine import Engine
 from gbinet.inference.fold import fold_batch_norms
 from gbinet.model.config import GBiNetConfig
@@ -48,6 +49,11 @@ def test_the_engine_gives_the_networks_depth() -> None:
     assert (found.depth == expected.depth).float().mean() > 0.995
     difference = (found.confidence - expected.confidence).abs()
     assert (difference < 1e-3).float().mean() > 0.995
+
+
+def test_an_engine_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="save the network it was made from"):
+        Engine(formula_network(), "cpu").save(tmp_path / "w.safetensors")
 
 
 def test_more_groups_than_the_fused_kernel_takes() -> None:

@@ -228,6 +228,7 @@ def test_bad_input_is_named(model: GBiNet, make_tiny_scene: Any) -> None:
     refused(model, scene, re.escape("cameras are [2]"), cameras=scene.cameras[:2])
     refused(model, scene, "24x16 but their cameras say 12x8", cameras=scene.cameras.resized(12, 8))
     refused(model, scene, "divide by 255", images=(255 * scene.images).byte())
+    refused(model, scene, "values up to 255: divide by 255", images=255 * scene.images / scene.images.max())
     refused(model, scene, re.escape("must be [V, 3, H, W]"), images=scene.images[:, :1])
     refused(model, scene, re.escape("must be [V, 3, H, W]"), images=scene.images[None])
     broken = scene.images.clone()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
 from gbinet import kernels
 from gbinet.camera import Camera
+from gbinet.errors import InputError
 from gbinet.inference.fold import fold_batch_norms
 from gbinet.inference.fused import FusedPyramid, FusedRegulariser
 from gbinet.model.cost_volume import Maps, ViewWeight, views_of
@@ -36,6 +39,9 @@ class Engine(GBiNet):
             layouts = {4: torch.channels_last, 5: torch.channels_last_3d} if device.type == "cuda" else {}
             if parameter.dim() in layouts:
                 parameter.data = parameter.data.contiguous(memory_format=layouts[parameter.dim()])
+
+    def save(self, path: str | Path, half: bool = False) -> Path:
+        raise InputError(f"{path}: an engine has lost its batch norms; save the network it was made from")
 
     def encode(self, images: Tensor) -> Features:
         """One view after the other, so that the encoder's temporaries are those of one image."""

@@ -266,4 +266,7 @@ def _check_values(images: Tensor, cameras: Camera) -> None:
     finite = torch.isfinite(images).flatten(1).all(1)
     if not bool(finite.all()):
         raise InputError(f"image {int((~finite).nonzero()[0])} has a value that is not finite")
+    largest = float(images.amax())
+    if largest > 2:  # resampling may overshoot 1 a little; this is another unit
+        raise InputError(f"images must be in [0, 1], got values up to {largest:g}: divide by 255 first?")
     cameras.check()
