@@ -1,8 +1,7 @@
 """Convolutions with few channels, 2D and 3D, with bias, ReLU and skip connection in the same pass.
 
-cuDNN needs 2.6 ms for 8 -> 1 channels on a volume of 4 x 1152 x 1600 in half precision, many times what its
-bytes need; and bias, ReLU and addition are passes of their own there. Inference only. The plain twins are the
-folded blocks of model/layers.py.
+cuDNN is slow where channels are few, above all for 8 -> 1 (docs/performance.md), and bias, ReLU and addition
+are passes of their own there. Inference only. The plain twins are the folded blocks of model/layers.py.
 """
 
 from __future__ import annotations
