@@ -49,6 +49,14 @@ def test_it_is_the_weighted_mean_of_the_views(make_tiny_scene: Any, view_weight:
 
 
 @torch.inference_mode()
+def test_pixels_that_no_view_is_trusted_at_are_zero(make_tiny_scene: Any) -> None:
+    distrust = ViewWeight(GROUPS).eval()
+    nn.init.constant_(distrust.output.bias, -200.0)  # its sigmoid is 0 in float32
+    found = cost_volume(*inputs(make_tiny_scene, 3), distrust, GROUPS, 1.0)
+    assert torch.equal(found, torch.zeros_like(found))
+
+
+@torch.inference_mode()
 def test_the_order_of_the_sources_does_not_matter(make_tiny_scene: Any, view_weight: nn.Module) -> None:
     features, cameras, hypotheses = inputs(make_tiny_scene, 4)
     order = torch.tensor([0, 3, 1, 2])

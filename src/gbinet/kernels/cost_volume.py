@@ -143,7 +143,7 @@ def _kernel(
         weight_total += weight
     spread = tl.reshape(tl.broadcast_to(weight_total[None, :], (DP, BLOCK)), (ROWS,))
     pointers = output + ((batch * D + d) * pixels + pixel)[:, None] * G + unit[None, :]
-    result = (total / spread[:, None]).to(output.dtype.element_ty)
+    result = (total / tl.maximum(spread[:, None], 1e-30)).to(output.dtype.element_ty)
     tl.store(pointers, result, mask=keep[:, None] & (unit < G)[None, :])
 
 
