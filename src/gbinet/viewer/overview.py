@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gbinet.errors import GBiNetError
 from gbinet.formats.image import read_image
-from gbinet.scene import Scene, View
+from gbinet.scene import Scene, View, coverage
 
 Array = NDArray[np.float64]
 Colour = tuple[int, int, int]
@@ -202,11 +202,15 @@ def _pairs(canvas: Image.Image, draw: ImageDraw.ImageDraw, box: _Box, scene: Sce
     picture = Image.fromarray(matrix).resize((side, side), Image.Resampling.NEAREST)
     canvas.paste(picture, (inner.left, inner.top))
     numbers = [len(view.sources) for view in scene.views]
+    span = f"{min(numbers)} to {max(numbers)}" if min(numbers) != max(numbers) else f"{numbers[0]}"
+    seen = coverage(scene.views)
     lines = [
-        f"{min(numbers)} to {max(numbers)} sources per view" if min(numbers) != max(numbers)
-        else f"{numbers[0]} sources per view",
-        *(f"{v.name[:18]}: " + ", ".join(_short(scene, v)) for v in scene.views[:: max(1, count // 12)]),
-    ]  # fmt: skip
+        f"{span} sources per view; % = seen by two of the best four",
+        *(
+            f"{scene.views[i].name[:18]} {seen[i]:.0%}: " + ", ".join(_short(scene, scene.views[i]))
+            for i in range(0, count, max(1, count // 12))
+        ),
+    ]
     for number, line in enumerate(lines[: inner.height // 20]):
         draw.text((inner.left + side + 18, inner.top + 20 * number), line[:58], _DIM, font=_font(13))
 
