@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
@@ -20,6 +18,7 @@ from _common import report
 from torch import Tensor
 
 from gbinet.camera import Camera
+from gbinet.inference.cost import measure, views_in_a_row
 from gbinet.inference.engine import Engine
 from gbinet.model.gbinet import GBiNet
 
@@ -31,49 +30,20 @@ PUBLISHED = {
 }
 
 
-def views_in_a_row(
-    count: int, width: int, height: int, device: torch.device
-) -> tuple[Tensor, Camera, Tensor]:
-    """Random images with DTU-like cameras side by side, range 425 to 935."""
-    torch.manual_seed(0)
-    images = torch.rand(1, count, 3, height, width, device=device)
-    focal = 2892.0 * width / 1600
-    K = torch.tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]], device=device)
-    pose = torch.eye(4, device=device).repeat(count, 1, 1)
-    pose[:, 0, 3] = torch.arange(count, device=device) * 60.0
-    camera = Camera(K.expand(1, count, 3, 3), pose[None], width, height)
-    return images, camera, torch.tensor([[425.0, 935.0]], device=device)
-
-
-def measure(run: Callable[[], object], device: torch.device, repeat: int) -> dict[str, float]:
-    """Median milliseconds and peak memory of a call, after warm-up."""
-    for _ in range(2):
-        run()
-    times = []
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    for _ in range(repeat):
-        begin = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append((time.perf_counter() - begin) * 1e3)
-    figures = {"ms": round(statistics.median(times), 2)}
-    if device.type == "cuda":
-        figures["peak_mib"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
-    return figures
+def timed(run: Callable[[], object], device: torch.device, repeat: int) -> dict[str, float]:
+    milliseconds, peak = measure(run, device, repeat)
+    return {"ms": round(milliseconds, 2), "peak_mib": round(peak, 1)}
 
 
 @torch.inference_mode()
 def parts(net: GBiNet, inputs: tuple[Tensor, Camera, Tensor], device: torch.device) -> dict[str, object]:
     """Milliseconds of encoding and of each stage, alone."""
     images, cameras, depth_range = inputs
-    figures: dict[str, object] = {"encode": measure(lambda: net.encode(images), device, 5)["ms"]}
+    figures: dict[str, object] = {"encode": timed(lambda: net.encode(images), device, 5)["ms"]}
     features = net.encode(images)
     state = net.start(features, depth_range)
     for number in range(1, net.config.stages + 1):
-        figures[f"stage {number}"] = measure(lambda s=state: net.step(features, cameras, s), device, 5)["ms"]  # type: ignore[misc]
+        figures[f"stage {number}"] = timed(lambda s=state: net.step(features, cameras, s), device, 5)["ms"]  # type: ignore[misc]
         state = net.step(features, cameras, state).next_state
     return figures
 
@@ -98,10 +68,10 @@ def main() -> None:
     model = model.to(device)
     inputs = views_in_a_row(arguments.views, width, height, device)
     figures: dict[str, object] = {"size": arguments.size, "views": arguments.views}
-    figures["engine"] = measure(lambda: engine(*inputs), device, arguments.repeat)
+    figures["engine"] = timed(lambda: engine(*inputs), device, arguments.repeat)
     figures["engine parts"] = parts(engine, inputs, device)
     os.environ["GBINET_KERNELS"] = "plain"
-    figures["plain float32"] = measure(lambda: model(*inputs), device, max(3, arguments.repeat // 3))
+    figures["plain float32"] = timed(lambda: model(*inputs), device, max(3, arguments.repeat // 3))
     os.environ["GBINET_KERNELS"] = "fast"
     if device.type == "cuda":
         figures["published, H200"] = PUBLISHED

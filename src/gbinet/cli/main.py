@@ -20,6 +20,7 @@ VERBS: dict[str, str] = {
     "evaluate": "scores of depth maps and clouds: depth, cloud, dtu, tanks, eth3d",
     "info": "what a folder holds: views, sizes, depth ranges, pairs, coverage",
     "convert": "scenes, depth maps and clouds from one format to another",
+    "benchmark": "time and memory of a depth map on this machine: speed, memory",
 }
 
 

@@ -1,0 +1,100 @@
+"""`gbinet benchmark`: what a depth map costs on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from gbinet.inference.cost import Cost
+
+Precision = Literal["auto", "float32", "float16", "bfloat16"]
+Out = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
+
+
+def speed(
+    size: tuple[int, int] = (1600, 1152),
+    views: int = 5,
+    repeat: int = 10,
+    weights: str | None = None,
+    device: str = "auto",
+    precision: Precision = "auto",
+    out: Out = None,
+) -> None:
+    """Median time of one depth map, and its peak memory.
+
+    Args:
+        size: WIDTH HEIGHT of the images.
+        views: Images per depth map, all of them encoded.
+        repeat: How often it is timed, after two runs that are not.
+        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        device: auto, cpu, cuda, cuda:1, mps.
+        precision: auto is float16 on CUDA and float32 elsewhere.
+        out: JSON file to write.
+    """
+    from gbinet.inference.cost import cost_of_depth_map
+
+    cost = cost_of_depth_map(weights, device, precision, *size, views, repeat)
+    _show([cost], device, out)
+
+
+def memory(
+    size: tuple[int, int] = (1600, 1152),
+    views: int = 5,
+    weights: str | None = None,
+    device: str = "auto",
+    precision: Precision = "auto",
+    out: Out = None,
+) -> None:
+    """Peak memory of one depth map, and how it grows with pixels and with views.
+
+    Args:
+        size: WIDTH HEIGHT of the largest images; a quarter of the pixels is measured too.
+        views: Images per depth map; two more are measured too.
+        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        device: auto, cpu, cuda, cuda:1, mps.
+        precision: auto is float16 on CUDA and float32 elsewhere.
+        out: JSON file to write.
+    """
+    from gbinet.inference.cost import in_own_process
+
+    width, height = size
+    shapes = [(width // 2, height // 2, views), (width, height, views), (width, height, views + 2)]
+    costs = [in_own_process(weights, device, precision, *shape, 1) for shape in shapes]
+    _show(costs, device, out)
+    small, large, more = costs
+    megapixels = (large.width * large.height - small.width * small.height) / 1e6
+    print(f"{(large.peak_mib - small.peak_mib) / megapixels:.0f} MiB for each megapixel")
+    print(f"{(more.peak_mib - large.peak_mib) / 2:.0f} MiB for each further view at {width}x{height}")
+
+
+def _show(costs: list[Cost], device: str, out: Path | None) -> None:
+    from gbinet.formats.atomic import atomic_path
+    from gbinet.inference.device import pick_device
+
+    where = pick_device(device)
+    kind = "allocated" if where.type == "cuda" else "growth of the process"
+    table = Table("images", "views", "ms", f"peak MiB ({kind})")
+    for cost in costs:
+        values = (
+            f"{cost.width}x{cost.height}",
+            f"{cost.views}",
+            f"{cost.milliseconds:.1f}",
+            f"{cost.peak_mib:.0f}",
+        )
+        table.add_row(*values)
+    Console().print(table)
+    if out is not None:
+        content = {"device": str(where), "memory": kind, "costs": [asdict(cost) for cost in costs]}
+        with atomic_path(out) as temporary:
+            temporary.write_text(json.dumps(content, indent=2) + "\n")
+        print(f"figures in {out}")
+
+
+run = {"speed": speed, "memory": memory}

@@ -1,0 +1,32 @@
+"""`gbinet benchmark` measures, and says what it measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gbinet.cli.main import main
+
+
+def test_speed_of_a_small_depth_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "speed.json"
+    options = ["--size", "64", "64", "--views", "2", "--repeat", "1", "--device", "cpu", "-o", str(out)]
+    assert main(["benchmark", "speed", *options]) == 0
+    (cost,) = json.loads(out.read_text())["costs"]
+    assert (cost["width"], cost["height"], cost["views"]) == (64, 64, 2)
+    assert cost["milliseconds"] > 0
+    assert "64x64" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_memory_grows_with_pixels_and_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "memory.json"
+    assert main(["benchmark", "memory", "--size", "640", "512", "--device", "cpu", "-o", str(out)]) == 0
+    small, large, more = (c["peak_mib"] for c in json.loads(out.read_text())["costs"])
+    assert small < large < more
+    assert "for each megapixel" in capsys.readouterr().out
+
+
+def test_nothing_to_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["benchmark", "speed", "--views", "1", "--device", "cpu"]) == 2
+    assert "nothing to measure" in capsys.readouterr().err
