@@ -98,7 +98,7 @@ class GBiNet(nn.Module):
         state = search.upsample(state, *_reference_size(maps))
         volume = self.cost_volume(maps, cameras, state, scale)
         logits = self.regularisers[scale](volume)
-        return Stage(state, logits, search.descend(state, logits.detach().argmax(1)))
+        return Stage(state, logits, search.descend(state, logits.detach().max(1).indices))
 
     def cost_volume(self, maps: Maps, cameras: Camera, state: SearchState, scale: int) -> Tensor:
         """The volume [B, G, D, h, w] that a stage classifies, at one of the four scales."""

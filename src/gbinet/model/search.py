@@ -149,7 +149,7 @@ def expected_depth(state: SearchState, probabilities: Tensor) -> Tensor:
     `state` is the one that the probabilities [B, D, H, W] were computed for. The expectation runs over
     positions of whole bins (clamping at the ends of the range comes after), so that no bin counts twice.
     """
-    choice = probabilities.argmax(1, keepdim=True)  # [B, 1, H, W]
+    choice = probabilities.max(1, keepdim=True).indices  # [B, 1, H, W]
     index = torch.arange(state.num_bins, device=choice.device)[:, None, None]  # [D, 1, 1]
     weight = torch.where((index - choice).abs() <= 1, probabilities.float(), 0.0)
     mean = (weight * index).sum(1) / weight.sum(1)  # [B, H, W]: fractional bin
