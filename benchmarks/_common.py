@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+
+from gbinet.inference.device import peak_memory_mib as peak_memory_mib
 
 
 def report(name: str, figures: Mapping[str, object], out: Path | str | None = None) -> dict[str, object]:
@@ -33,12 +34,6 @@ def report(name: str, figures: Mapping[str, object], out: Path | str | None = No
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(text + "\n")
     return content
-
-
-def peak_memory_mib() -> float:
-    """Largest resident memory of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, kibibytes here
 
 
 def _machine() -> dict[str, object]:

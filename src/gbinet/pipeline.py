@@ -22,7 +22,7 @@ from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.image import read_image
 from gbinet.fusion.fuse import FusedView, FusionConfig, FusionResult, fuse
-from gbinet.inference.device import pick_device
+from gbinet.inference.device import peak_memory_mib, pick_device
 from gbinet.inference.predictor import DepthConfig, DepthFolder, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.pointcloud import PointCloud
@@ -346,16 +346,6 @@ def _record(
         },
         "command": sys.argv,
     }
-
-
-def peak_memory_mib() -> float:
-    """Largest resident memory of this process so far; 0 where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0.0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 def duration(seconds: float) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import posed_folders as folders
 import pytest
+from time_limit import time_limit
 
 from gbinet.data import load_scene
 from gbinet.errors import GBiNetError
@@ -34,20 +32,6 @@ TARGETS: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
     "mvsnet": (folders.mvsnet, ["cams/00000001_cam.txt", "pair.txt"]),
     "rgbd": (folders.rgbd, ["K.txt", "poses.txt", "depth/00001.png", "images/00002.jpg"]),
 }
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"loading took more than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:

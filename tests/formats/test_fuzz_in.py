@@ -8,18 +8,16 @@ from __future__ import annotations
 import io
 import json
 import random
-import signal
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from time_limit import time_limit
 
 from gbinet.errors import FormatError
 from gbinet.formats import colmap_binary, colmap_text
@@ -189,20 +187,6 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
         else:
             result[at] ^= 1 << chance.randrange(8)
     return bytes(result)
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"a parser ran for more than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def fuzz(name: str, folder: Path, count: int) -> int:

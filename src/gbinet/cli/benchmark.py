@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
+from gbinet.inference.device import Precision
+
 if TYPE_CHECKING:
     from gbinet.inference.cost import Cost
 
-Precision = Literal["auto", "float32", "float16", "bfloat16"]
 Out = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
+from gbinet.inference.device import Precision
 from gbinet.scene import DepthRange
 
 
@@ -19,7 +20,7 @@ def run(
     stages: int | None = None,
     depth_range: tuple[float, float] | None = None,
     device: str = "auto",
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto",
+    precision: Precision = "auto",
     max_memory: float | None = None,
     overwrite: bool = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from gbinet.inference.device import Precision
 from gbinet.scene import DepthRange
 
 
@@ -29,7 +30,7 @@ def run(
     masks: Path | None = None,
     box: tuple[float, float, float, float, float, float] | None = None,
     device: str = "auto",
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto",
+    precision: Precision = "auto",
     max_memory: float | None = None,
     export: Literal["colmap", "openmvs", "nerfstudio"] | None = None,
     mesh: bool = False,

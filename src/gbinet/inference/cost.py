@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.errors import InputError
-from gbinet.inference.device import Precision, pick_device, pick_precision
+from gbinet.inference.device import Precision, peak_memory_mib, pick_device, pick_precision
 from gbinet.inference.engine import Engine
 from gbinet.model.gbinet import GBiNet
 
@@ -48,7 +46,7 @@ def views_in_a_row(
 
 def measure(run: Callable[[], object], device: torch.device, repeat: int) -> tuple[float, float]:
     """Median milliseconds of a call after warm-up, and the peak in MiB (see Cost)."""
-    before = _resident_mib()
+    before = peak_memory_mib()
     for _ in range(2):
         run()
     if device.type == "cuda":
@@ -62,7 +60,7 @@ def measure(run: Callable[[], object], device: torch.device, repeat: int) -> tup
             torch.cuda.synchronize()
         times.append((time.perf_counter() - begin) * 1e3)
     on_gpu = device.type == "cuda"
-    peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else _resident_mib() - before
+    peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else peak_memory_mib() - before
     return statistics.median(times), peak
 
 
@@ -88,9 +86,3 @@ def in_own_process(
     with ProcessPoolExecutor(1, context) as pool:
         task = pool.submit(cost_of_depth_map, weights, device, precision, width, height, views, repeat)
         return task.result()
-
-
-def _resident_mib() -> float:
-    """Largest resident memory of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, kibibytes here

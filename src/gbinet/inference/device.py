@@ -1,7 +1,8 @@
-"""Which device and precision to compute with, and what running out of memory looks like there."""
+"""Which device and precision to compute with, memory in use, and what running out of it looks like."""
 
 from __future__ import annotations
 
+import sys
 from typing import Literal
 
 import torch
@@ -41,3 +42,13 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     words = str(error).lower()
     return isinstance(error, RuntimeError) and ("out of memory" in words or "can't allocate memory" in words)
+
+
+def peak_memory_mib() -> float:
+    """Largest resident memory of this process so far; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, kibibytes elsewhere
