@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from pathlib import Path
 import torch
 
 from gbinet.inference.device import peak_memory_mib as peak_memory_mib
+from gbinet.provenance import commit
 
 
 def report(name: str, figures: Mapping[str, object], out: Path | str | None = None) -> dict[str, object]:
@@ -25,7 +25,7 @@ def report(name: str, figures: Mapping[str, object], out: Path | str | None = No
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": _machine(),
         "versions": _versions(),
-        "commit": _commit(),
+        "commit": commit() or "unknown",
         "figures": dict(figures),
     }
     text = json.dumps(content, indent=2, default=str)
@@ -65,18 +65,3 @@ def _versions() -> dict[str, str]:
         found["cuda"] = torch.version.cuda
         found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     return found
-
-
-def _commit() -> str:
-    """Commit of the working tree, marked where files differ from it; 'unknown' outside a clone."""
-    try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return answer.stdout.strip()

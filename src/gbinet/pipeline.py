@@ -26,6 +26,7 @@ from gbinet.inference.device import peak_memory_mib, pick_device
 from gbinet.inference.predictor import DepthConfig, DepthFolder, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.pointcloud import PointCloud
+from gbinet.provenance import maker
 from gbinet.scene import Scene, View
 from gbinet.viewer.report import CloudSample, Report, ViewCard, view_card, write_report
 
@@ -126,7 +127,7 @@ def run(
     extras = _extras(found, shown.depths, out, settings)
     figures = judge(out / "cloud.ply") if judge else ()
     seconds = time.perf_counter() - began
-    record = _record(found, settings, depth_run, result, {**times, "total": seconds}, warnings)
+    record = _record(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
     page = _report(found, record, shown, depth_run, result, seconds, warnings)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
     with atomic_path(out / "run.json") as temporary:
@@ -303,6 +304,7 @@ def _report(
             "peak memory": f"{record['peak_memory_mib']:.0f} MiB",
             "tiles": "none" if depth_run.tile is None else f"{depth_run.tile} px",
         },
+        "Made by": record["made_by"],
         "Versions": record["versions"],
     }
     return Report(
@@ -319,6 +321,7 @@ def _report(
 
 def _record(
     scene: Scene,
+    model: GBiNet,
     config: ReconstructConfig,
     depth_run: DepthRun,
     result: FusionResult,
@@ -329,6 +332,7 @@ def _record(
     return {
         "scene": {"name": scene.name, "kind": scene.kind, "root": str(scene.root), "views": len(scene.views)},
         "settings": json.loads(json.dumps(asdict(config), default=str)),
+        "made_by": maker(model).to_dict(),
         "points": result.points,
         "depth": asdict(depth_run),
         "seconds": {k: round(v, 3) for k, v in seconds.items()},

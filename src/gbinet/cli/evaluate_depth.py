@@ -73,7 +73,9 @@ def depth(
         Table(columns, rows),
         {"By confidence": by_confidence} if confident else {},
         settings={"thresholds": list(thresholds), "unit": unit, "truth": str(truth)},
-        prediction=provenance(predictions),
+        prediction=provenance(predictions)
+        if names == [""]
+        else {name: provenance(predictions / name) for name in names},
         notes=[
             "Shares are of all pixels with known true depth; one without an answer counts as wrong. "
             "Mean and median are of the answered ones."

@@ -20,6 +20,7 @@ from gbinet.formats.image import write_image
 from gbinet.formats.ply import write_ply
 from gbinet.formats.textfile import read_bounded
 from gbinet.pointcloud import PointCloud
+from gbinet.provenance import software
 
 # What other parts of the software leave beside their results: weights, settings, versions, commit.
 RECORDS = ("run.json", "settings.json")
@@ -60,11 +61,10 @@ class Report:
 def write_report(folder: str | Path, report: Report, name: str = "scores") -> tuple[Path, Path]:
     """Write `<name>.json` and `<name>.md`."""
     folder = Path(folder)
-    from gbinet import __version__
-
     content = {
         "title": report.title,
-        "scored_by": f"gbinet {__version__}",
+        "scored_by": software(),
+        "made_by": makers([report.prediction, report.details]),
         "prediction": report.prediction,
         "settings": report.settings,
         "rows": report.table.records(),
@@ -99,6 +99,9 @@ def plain(value: Any) -> Any:
 
 def _write_markdown(path: Path, report: Report) -> Path:
     lines = [f"# {report.title}", ""]
+    made_by = makers([report.prediction, report.details])
+    lines += [f"Made by {in_words(one)}." for one in made_by]
+    lines += [f"Scored by {software()}.", ""]
     for heading, values in (("Measured", report.prediction), ("Measured with", report.settings)):
         if values:
             lines += [f"{heading}: " + "; ".join(f"{k} `{v}`" for k, v in _flat(values)) + ".", ""]
@@ -119,6 +122,7 @@ def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, obj
     for key, value in values.items():
         if (
             key in _NOT_SETTINGS
+            or key == "made_by"  # has a line of its own
             or value is None
             or (not isinstance(value, Mapping) and len(str(value)) > 120)
         ):
@@ -164,6 +168,27 @@ def provenance(path: str | Path) -> dict[str, object]:
                     found[record.stem] = f"{name} is not readable"
                 break
     return found
+
+
+def makers(records: object) -> list[dict[str, object]]:
+    """Every maker that records name, however deep: what each wrote under `made_by`, once."""
+    found: list[dict[str, object]] = []
+    if isinstance(records, Mapping):
+        given = records.get("made_by", [])
+        found += [one for one in (given if isinstance(given, list) else [given]) if isinstance(one, dict)]
+        records = [value for key, value in records.items() if key != "made_by"]
+    if isinstance(records, list | tuple):
+        found += [one for value in records for one in makers(value)]
+    return [one for i, one in enumerate(found) if one not in found[:i]]
+
+
+def in_words(made_by: Mapping[str, object]) -> str:
+    """'weights gbinet.safetensors (content 0123...), gbinet 0.1.0, commit 89ab...'."""
+    file = made_by.get("weights_file") or "without a file"
+    words = (
+        f"weights {file} (content {made_by.get('weights', 'unknown')}), gbinet {made_by.get('gbinet', '?')}"
+    )
+    return words + (f", commit {made_by['commit']}" if made_by.get("commit") else "")
 
 
 # ---- pictures of distances --------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 
 from gbinet.errors import GBiNetError
 from gbinet.formats.atomic import atomic_path
+from gbinet.provenance import maker
 from gbinet.scene import Scene
 
 if TYPE_CHECKING:
@@ -27,23 +28,34 @@ class Finished:
     def __init__(self, folder: Path, scene: Scene, model: torch.nn.Module, config: DepthConfig) -> None:
         self.folder = folder
         values = {k: v for k, v in asdict(config).items() if k not in _NO_EFFECT}
-        values["weights"] = fingerprint_model(model)
+        self.maker = maker(model)
+        values["weights"] = self.maker.weights
         values["photos and cameras"] = fingerprint_scene(scene)
         self.settings: dict[str, Any] = json.loads(json.dumps(values))
 
     def check(self, overwrite: bool) -> None:
-        """Compare with the settings that are stored; store ours in a new folder."""
+        """Compare with the settings that are stored; store ours in a new folder.
+
+        `made_by` is not compared: another version of the software may go on, and is added to the list.
+        """
         path = self.folder / FILE
         stored = _read(path)
+        makers = stored.pop("made_by", []) if stored else []
+        makers = makers if isinstance(makers, list) else []
         if stored == self.settings:
+            if self.maker.to_dict() not in makers:
+                self._store(path, [*makers, self.maker.to_dict()])
             return
         if stored is not None or any(self.folder.glob("**/*.npz")):
             if not overwrite:
                 raise GBiNetError(self._difference(stored))
             for old in self.folder.glob("**/*.npz"):
                 old.unlink()
+        self._store(path, [self.maker.to_dict()])
+
+    def _store(self, path: Path, makers: list[dict[str, object]]) -> None:
         with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps(self.settings, indent=2) + "\n")
+            temporary.write_text(json.dumps({**self.settings, "made_by": makers}, indent=2) + "\n")
 
     def _difference(self, stored: dict[str, Any] | None) -> str:
         if stored is None:
@@ -72,14 +84,6 @@ def _change(key: str, old: object, new: object) -> str:
     if key in ("weights", "photos and cameras"):
         return f"other {key}"
     return f"{key} {old} there, {new} now"
-
-
-def fingerprint_model(model: torch.nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def fingerprint_scene(scene: Scene) -> str:

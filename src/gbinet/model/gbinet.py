@@ -53,6 +53,7 @@ class GBiNet(nn.Module):
     def __init__(self, config: GBiNetConfig | str = "gbinet") -> None:
         super().__init__()
         self.config = _preset(config) if isinstance(config, str) else config
+        self.weights_file: str | None = None  # name of the file that the weights were read from
         self.encoder = FeaturePyramid(self.config.encoder_width, self.config.encoder == "deformable")
         self.view_weights = nn.ModuleList(ViewWeight(g) for g in self.config.groups)
         self.regularisers = nn.ModuleList(

@@ -152,4 +152,5 @@ def _build(path: Path, config: GBiNetConfig, tensors: dict[str, Tensor]) -> GBiN
         raise WeightsError(f"{path} does not fit the network:\n  " + "\n  ".join(shown))
     model = GBiNet(config)
     model.load_state_dict(tensors)
+    model.weights_file = path.name
     return model.eval()
