@@ -24,8 +24,9 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.render.source import RenderConfig, RenderedSource
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
+from gbinet.training.graph import StepRunner
 from gbinet.training.optimise import Optimiser, to_channels_last
-from gbinet.training.updates import Step, update
+from gbinet.training.updates import Step
 
 
 def seconds(run: Callable[[], object], device: torch.device, warmup: int, repeat: int) -> float:
@@ -55,11 +56,11 @@ def training_step(config: TrainConfig, batch: Batch, device: torch.device) -> Ca
     to_channels_last(model)
     optimiser = Optimiser(model, config, Processes())
     step = Step(config, config.stages)
+    runner = StepRunner(model, optimiser)
 
     def run() -> None:
-        optimiser.begin(1e-4)
-        update(config.update, model, batch, step, optimiser.apply)
-        optimiser.end(0)
+        optimiser.schedule(1e-4, 0)
+        runner(batch, step)
 
     return run
 

@@ -26,6 +26,7 @@ class TrainConfig:
     kinds: tuple[str, ...] = ()  # kinds of rendered scenes (table, room, facade, terrain); none = all
     dtu_like: bool = False  # rendered: only narrow views of tables from 0.5 to 0.9 m, in millimetres
     samples_per_scene: int = 8  # how often a rendered scene is used before it is replaced
+    zoom: float = 1.0  # rendered: samples are windows of images up to this many times as large
     views: int = 5  # images per sample, the reference included
     height: int = 512  # of a training image; a multiple of 64
     width: int = 640  # of a training image; a multiple of 64
@@ -50,6 +51,7 @@ class TrainConfig:
     # ---- update
     update: UpdateMode = "shared-encoder"  # see training/updates.py
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of the network; geometry and loss stay float32
+    cuda_graph: bool = True  # launch a whole step at once where that is possible; the numbers stay the same
     learning_rate: float = 1e-3  # at its highest
     beta1: float = 0.9  # Adam: memory of the mean
     beta2: float = 0.999  # Adam: memory of the variance
@@ -134,6 +136,7 @@ FREE_ON_RESUME = (
     "data",
     "assets",
     "workers",
+    "cuda_graph",
     "log_every",
     "checkpoint_minutes",
     "validate_minutes",
@@ -158,7 +161,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "dtu": {**_PAPER, "source": "dtu", "height": 1024, "width": 1280},
     "dtu-crops": {**_PAPER, "source": "dtu", "crops": True, "height": 512, "width": 640},
     "blendedmvs": {**_PAPER, "source": "blendedmvs", "height": 576, "width": 768, "views": 7},
-    "rendered": {"source": "rendered", "readout_weight": 0.1},
+    "rendered": {"source": "rendered", "readout_weight": 0.1, "zoom": 2.6},
 }
 
 

@@ -1,6 +1,7 @@
 """One optimiser step: sum over processes, clip, guard against NaN, Adam, averaged weights.
 
-Nothing here waits for the GPU except `check`.
+Nothing here waits for the GPU except `check`. What `begin`, `apply` and `end` do can be recorded in a CUDA
+graph: they read and write tensors that stay where they are; numbers of the host come through `schedule`.
 """
 
 from __future__ import annotations
@@ -43,8 +44,13 @@ class Optimiser:
         self.config = config
         self.processes = processes
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.rate = torch.tensor(config.learning_rate, device=device)
         self.adam = torch.optim.Adam(
-            self.parameters, config.learning_rate, (config.beta1, config.beta2), fused=True
+            self.parameters,
+            self.rate,
+            (config.beta1, config.beta2),
+            fused=True,
+            capturable=device.type == "cuda",
         )
         self.averaged: GBiNet | None = (
             copy.deepcopy(model).eval().requires_grad_(False) if config.ema else None
@@ -54,21 +60,25 @@ class Optimiser:
             self._averaged_parameters: list[Tensor] = list(self.averaged.parameters())
             self._averaged_statistics = flatten_statistics(self.averaged)
         self._before = self.statistics.clone()
+        self._renewal = torch.zeros((), device=device)  # share of the new weights in the averaged ones
         self._bad = torch.zeros((), device=device)  # 1 = the current batch is bad
         self._bad_run = torch.zeros((), device=device)  # bad batches in a row
         self._worst_run = torch.zeros((), device=device)
         self.skipped = torch.zeros((), device=device)  # bad batches of this run
-        self.largest_norm = torch.zeros((), device=device)  # of the gradient, since the last check
+        # Since the last check:
+        self.largest_norm = torch.zeros((), device=device)  # of the gradient
         self.sum_of_norms = torch.zeros((), device=device)
-        self.clipped = torch.zeros(
-            (), device=device
-        )  # optimiser steps that were scaled down, since the last check
-        self.applied = 0  # optimiser steps since the last check
+        self.clipped = torch.zeros((), device=device)  # optimiser steps that were scaled down
+        self.applied = torch.zeros((), device=device)  # optimiser steps
 
-    def begin(self, rate: float) -> None:
-        """Before a batch."""
-        for group in self.adam.param_groups:
-            group["lr"] = rate
+    def schedule(self, rate: float, step: int) -> None:
+        """Before a batch: its learning rate; `step` batches were done before it."""
+        self.rate.fill_(rate)
+        decay = min(self.config.ema, (1 + step) / (10 + step))  # young averages forget faster
+        self._renewal.fill_(1 - decay)
+
+    def begin(self) -> None:
+        """Before the gradients of a batch."""
         self._before.copy_(self.statistics)
         self._bad.zero_()
 
@@ -79,9 +89,9 @@ class Optimiser:
         norm = nn.utils.clip_grad_norm_(with_gradient, self.config.clip or math.inf)
         finite = torch.isfinite(norm)
         bad = (~finite).float()
-        self._bad = torch.maximum(self._bad, bad)
+        self._bad.copy_(torch.maximum(self._bad, bad))
         usable = torch.where(finite, norm, 0.0)
-        self.largest_norm = torch.maximum(self.largest_norm, usable)
+        self.largest_norm.copy_(torch.maximum(self.largest_norm, usable))
         self.sum_of_norms += usable
         if self.config.clip:
             self.clipped += norm > self.config.clip
@@ -91,31 +101,31 @@ class Optimiser:
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)
 
-    def end(self, step: int) -> None:
-        """After a batch; `step` batches were done before it."""
+    def end(self) -> None:
+        """After a batch."""
         self.statistics.copy_(torch.where(self._bad > 0, self._before, self.statistics))
         self.skipped += self._bad
-        self._bad_run = (self._bad_run + 1) * self._bad
-        self._worst_run = torch.maximum(self._worst_run, self._bad_run)
+        self._bad_run.copy_((self._bad_run + 1) * self._bad)
+        self._worst_run.copy_(torch.maximum(self._worst_run, self._bad_run))
         if self.averaged is not None:
-            decay = min(self.config.ema, (1 + step) / (10 + step))  # young averages forget faster
-            torch._foreach_lerp_(self._averaged_parameters, [p.data for p in self.parameters], 1 - decay)
-            self._averaged_statistics.lerp_(self.statistics, 1 - decay)
+            averages = [*self._averaged_parameters, self._averaged_statistics]
+            gaps = torch._foreach_sub([*(p.data for p in self.parameters), self.statistics], averages)
+            torch._foreach_mul_(gaps, self._renewal)
+            torch._foreach_add_(averages, gaps)
 
     def check(self) -> dict[str, float]:
         """Read the counters (waits for the GPU); raises if the run is past help."""
-        counters = [self.skipped, self._worst_run, self.sum_of_norms, self.largest_norm, self.clipped]
-        skipped, worst, norms, largest, clipped = torch.stack(counters).tolist()
-        steps = max(self.applied, 1)
+        recent = [self.sum_of_norms, self.largest_norm, self.clipped, self.applied]
+        skipped, worst, *values = torch.stack([self.skipped, self._worst_run, *recent]).tolist()
+        norms, largest, clipped, steps = *values[:3], max(values[3], 1)
         result = {
             "skipped": skipped,
             "gradient_norm": norms / steps,
             "largest_gradient_norm": largest,
             "clipped": clipped / steps,
         }
-        for counter in (self.sum_of_norms, self.largest_norm, self.clipped):
+        for counter in recent:
             counter.zero_()
-        self.applied = 0
         if worst >= BAD_IN_A_ROW:
             raise GBiNetError(
                 f"{int(worst)} batches in a row gave a loss or gradient that is not finite (they did not "

@@ -21,11 +21,12 @@ from gbinet.training import checkpoint
 from gbinet.training.checkpoint import Progress
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes, connect, synchronise_batch_norm
+from gbinet.training.graph import StepRunner
 from gbinet.training.loss import MEASURES
 from gbinet.training.optimise import Optimiser, learning_rate, to_channels_last
 from gbinet.training.samples import Stream, open_stream, validation_batches
 from gbinet.training.tracking import Tracker, stage_measures
-from gbinet.training.updates import Step, update
+from gbinet.training.updates import Step
 from gbinet.training.validate import Validation, measure, predict
 
 EPOCHS = 16  # the paper's number: so many equal parts has a run on samples that know no epochs
@@ -123,6 +124,7 @@ class Trainer:
             synchronise_batch_norm(self.model)
         to_channels_last(self.model)
         self.optimiser = Optimiser(self.model, config, processes)
+        self.runner = StepRunner(self.model, self.optimiser)
         self.progress = Progress()
         if resume:
             state = checkpoint.newest(out)
@@ -218,9 +220,8 @@ class Trainer:
         per_epoch = self.stream.steps_per_epoch
         epoch = progress.step // per_epoch if per_epoch else int(EPOCHS * fraction)
         step = Step(config, config.stages_in_epoch(epoch), self.processes)
-        self.optimiser.begin(learning_rate(config, progress.step, fraction))
-        measures = update(config.update, self.model, batch, step, self.optimiser.apply)
-        self.optimiser.end(progress.step)
+        self.optimiser.schedule(learning_rate(config, progress.step, fraction), progress.step)
+        measures = self.runner(batch, step)
         progress.step += 1
         progress.samples += len(batch.images) * self.processes.count
         return measures
@@ -238,7 +239,7 @@ class Trainer:
             "loss": loss,
             "samples": float(progress.samples),
             "samples_per_second": rate,
-            "learning_rate": self.optimiser.adam.param_groups[0]["lr"],
+            "learning_rate": float(self.optimiser.rate),
             "fraction": fraction,
             **health,
         }
@@ -248,6 +249,8 @@ class Trainer:
         if self.report is not None and self.processes.is_main:
             valid = rows[-1]["valid_share"] if rows else 0.0
             note = f"{int(health['skipped'])} bad batches skipped so far" if health["skipped"] else ""
+            if self.runner.failure and not note:
+                note = f"steps run without a CUDA graph: {self.runner.failure}"
             self.report(Report(progress.step, fraction, rate, self._left(fraction), loss, valid, note))
 
     def _left(self, fraction: float) -> float:
@@ -268,6 +271,7 @@ class Trainer:
         samples = self.validation_samples()
         if samples:
             started = time.monotonic()
+            self.runner.release()  # validation images are larger: leave them the memory
             model = self.shipped()
             predictions = [predict(model, s, self.config.stages) for s in samples]
             result = measure(predictions)

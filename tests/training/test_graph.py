@@ -1,0 +1,142 @@
+"""Recorded steps give what eager ones give; where nothing can be recorded, steps run eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from plane_scenes import PlaneSource
+from torch import Tensor
+
+from gbinet.model.gbinet import GBiNet
+from gbinet.training import graph
+from gbinet.training.config import TrainConfig
+from gbinet.training.distributed import Processes
+from gbinet.training.graph import EAGER_STEPS, StepRunner
+from gbinet.training.optimise import Optimiser, to_channels_last
+from gbinet.training.updates import Step
+
+Work = Callable[[], Tensor]
+
+
+def runner(config: TrainConfig, record: Callable[[Work], Work], device: str = "cpu") -> StepRunner:
+    torch.manual_seed(0)
+    model = GBiNet(config.network).to(device).train()
+    to_channels_last(model)
+    return StepRunner(model, Optimiser(model, config, Processes()), record)
+
+
+def train(
+    steps: StepRunner, config: TrainConfig, source: PlaneSource, count: int, device: str = "cpu"
+) -> list[Tensor]:
+    """Measures of every step, on batches that all differ."""
+    measures = []
+    for number in range(count):
+        steps.optimiser.schedule(1e-4 * (number + 1), number)
+        measures.append(steps(source.batch(number, 2).to(device), Step(config, config.stages)).cpu().clone())
+    return measures
+
+
+class Recorder:
+    """Stands in for the GPU's: the work is done at every replay and not when it is recorded."""
+
+    def __init__(self) -> None:
+        self.records = self.replays = 0
+
+    def __call__(self, work: Work) -> Work:
+        self.records += 1
+
+        def replay() -> Tensor:
+            self.replays += 1
+            return work()
+
+        return replay
+
+
+def refuse(work: Work) -> Work:
+    work_tensor = torch.zeros(())
+    raise RuntimeError(f"cannot record {work_tensor.dim()}")
+
+
+@pytest.fixture
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "recordable", lambda step, batch: True)
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_replayed_steps_see_every_batch_and_rate(planes: PlaneSource, tiny: TrainConfig):
+    recorder = Recorder()
+    recorded, eager = runner(tiny, recorder), runner(tiny, refuse)
+    a = train(recorded, tiny, planes, EAGER_STEPS + 2)
+    eager.failure = "never try"
+    b = train(eager, tiny, planes, EAGER_STEPS + 2)
+    assert (recorder.records, recorder.replays) == (1, 2)
+    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    for x, y in zip(recorded.model.state_dict().values(), eager.model.state_dict().values(), strict=True):
+        assert torch.equal(x, y)
+    assert recorded.optimiser.averaged is not None and eager.optimiser.averaged is not None
+    averages = (m.averaged.parameters() for m in (recorded.optimiser, eager.optimiser) if m.averaged)
+    assert all(torch.equal(x, y) for x, y in zip(*averages, strict=True))
+    assert recorded.optimiser.check() == eager.optimiser.check()
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_another_shape_runs_eagerly_and_replaces_the_recording(tiny: TrainConfig):
+    recorder = Recorder()
+    steps = runner(replace(tiny, stages=1), recorder)
+    small, large = PlaneSource(64, 64), PlaneSource(64, 128)
+    train(steps, replace(tiny, stages=1), small, EAGER_STEPS + 1)
+    assert steps.recorded and recorder.records == 1
+    train(steps, replace(tiny, stages=1), large, 1)
+    assert not steps.recorded
+    train(steps, replace(tiny, stages=1), large, EAGER_STEPS)
+    assert steps.recorded and recorder.records == 2
+    train(steps, replace(tiny, stages=2), large, 1)  # more stages are another recording too
+    assert not steps.recorded and recorder.records == 2
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_released_recording_is_made_again(planes: PlaneSource, tiny: TrainConfig):
+    recorder = Recorder()
+    steps = runner(replace(tiny, stages=1), recorder)
+    train(steps, replace(tiny, stages=1), planes, EAGER_STEPS + 1)
+    steps.release()
+    train(steps, replace(tiny, stages=1), planes, 1)
+    assert (recorder.records, recorder.replays) == (2, 2)
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_what_cannot_be_recorded_runs_eagerly_and_says_why(planes: PlaneSource, tiny: TrainConfig):
+    steps = runner(replace(tiny, stages=1), refuse)
+    train(steps, replace(tiny, stages=1), planes, EAGER_STEPS + 2)
+    assert steps.failure == "cannot record 0"
+    assert float(steps.optimiser.applied) == EAGER_STEPS + 2
+
+
+def test_nothing_is_recorded_on_a_cpu(planes: PlaneSource, tiny: TrainConfig):
+    recorder = Recorder()
+    steps = runner(replace(tiny, stages=1), recorder)
+    train(steps, replace(tiny, stages=1), planes, EAGER_STEPS + 1)
+    assert recorder.records == 0 and not steps.failure
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["per-stage", "shared-encoder"])
+def test_recorded_steps_train_like_eager_ones(mode: str, planes: PlaneSource, tiny: TrainConfig):
+    config = replace(tiny, update=mode, readout_weight=0.1)  # type: ignore[arg-type]
+    count = EAGER_STEPS + 3
+    recorded = runner(config, graph.record, "cuda")
+    eager = runner(replace(config, cuda_graph=False), graph.record, "cuda")
+    start = torch.cat([p.detach().flatten() for p in eager.model.parameters()])
+    a = train(recorded, config, planes, count, "cuda")
+    b = train(eager, replace(config, cuda_graph=False), planes, count, "cuda")
+    assert recorded.recorded and not recorded.failure and not eager.recorded
+    for x, y in zip(a, b, strict=True):  # sums over pixels; additions on a GPU come in any order
+        assert torch.allclose(x, y, rtol=0.02, atol=2.0)
+    moved_a, moved_b = (
+        torch.cat([p.detach().flatten() for p in s.model.parameters()]) - start for s in (recorded, eager)
+    )
+    assert float((moved_a - moved_b).norm() / moved_b.norm()) < 0.1
+    assert recorded.optimiser.check()["skipped"] == 0
