@@ -15,7 +15,7 @@ from gbinet.errors import InputError
 from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import chance, log_uniform
 from gbinet.render.compose import make_scene
-from gbinet.render.rig import depth_range, draw_rig
+from gbinet.render.rig import depth_range, draw_rig, draw_windows
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render_colour, render_depth
 from gbinet.render.stage import RenderScene
@@ -35,11 +35,14 @@ class RenderConfig:
     scenes_at_once: int = 8  # samples in a row come from this many different scenes
     kinds: tuple[str, ...] = ()  # scene kinds in use; empty: all, in their usual shares
     dtu_like: bool = False  # only narrow views from 0.5 to 0.9 m, in millimetres
+    zoom: float = 1.0  # samples are windows of images up to this many times as large; 1: whole images
     sensor: SensorConfig = field(default_factory=SensorConfig)
 
     def __post_init__(self) -> None:
         if min(self.width, self.height, self.views, self.samples_per_scene, self.scenes_at_once) < 1:
             raise InputError("width, height, views, samples_per_scene and scenes_at_once must be at least 1")
+        if not 1 <= self.zoom <= 16:
+            raise InputError(f"zoom must lie between 1 and 16, got {self.zoom}")
 
 
 @dataclass(frozen=True)
@@ -115,10 +118,15 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     rng = chance(*key, "sample")
     forced = True if config.dtu_like else None
     rig = draw_rig(rng, scene.kind, scene.layout, config.views, config.width, config.height, forced)
+    whole = rig.cameras.to(scene.device, torch.float32)
+    if config.zoom > 1:
+        rig = draw_windows(chance(*key, "zoom"), rig, config.zoom)
     cameras = rig.cameras.to(scene.device, torch.float32)
     depth, _ = render_depth(scene, cameras[:1])
     images = expose(render_colour(scene, cameras), chance(*key, "sensor"), config.sensor)
-    limits = depth_range(chance(*key, "range"), depth[0], rig)
+    # The range is that of the whole image, of which a window shows a part.
+    content = depth if config.zoom == 1 else render_depth(scene, whole[:1])[0]
+    limits = depth_range(chance(*key, "range"), content[0], rig)
     scale = 1000.0 if rig.dtu_like else log_uniform(rng, 0.01, 2000)
     pose = cameras.cam_from_world.clone()
     pose[:, :3, 3] *= scale
