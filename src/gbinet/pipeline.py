@@ -22,6 +22,7 @@ from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.image import read_image
 from gbinet.fusion.fuse import FusedView, FusionConfig, FusionResult, fuse
+from gbinet.fusion.mesh import Mesher, MeshKind, open3d
 from gbinet.inference.device import peak_memory_mib, pick_device
 from gbinet.inference.predictor import DepthConfig, DepthFolder, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
@@ -44,7 +45,8 @@ class ReconstructConfig:
     fusion: FusionConfig = field(default_factory=FusionConfig)
     masks: Path | None = None  # folder of masks named like the photos; 0 = ignore
     export: ExportKind | None = None  # also write the scene with its depth maps for another program
-    mesh: bool = False  # also write mesh.ply (needs open3d)
+    mesh: MeshKind | None = None  # also write mesh.ply (needs open3d)
+    mesh_voxel: float | None = None  # edge for "tsdf", scene units; None = 2 pixels at the median depth
 
 
 # Quality: what most people want to choose. Everything else follows, and can still be set one by one.
@@ -105,12 +107,16 @@ def run(
     """
     began = time.perf_counter()
     settings = preset(config) if isinstance(config, str) else config
+    if settings.mesh is not None:
+        open3d()  # missing, it is said now, not after hours
     found, notes = open_scene(scene, out, settings, progress)
     network = model or GBiNet.from_pretrained()
     depth_run = estimate_depths(
         found, network, out / "depth", settings.depth, overwrite=overwrite, progress=_stage(progress, "depth")
     )
     shown = _Shown(found, DepthFolder(found, out / "depth"))
+    if settings.mesh is not None:
+        shown.mesher = Mesher(found, shown.depths, settings.mesh, settings.fusion, settings.mesh_voxel)
     fusing = time.perf_counter()
     result = fuse(
         found,
@@ -123,8 +129,8 @@ def run(
     )
     times = {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
     notes += shown.doubts()
+    extras = _extras(shown, out, settings, notes)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *_failures(depth_run), *result.warnings)
-    extras = _extras(found, shown.depths, out, settings)
     figures = judge(out / "cloud.ply") if judge else ()
     seconds = time.perf_counter() - began
     record = _record(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
@@ -194,15 +200,16 @@ def _failures(depth_run: DepthRun) -> list[str]:
     return [f"view {name} was left out: {reason}" for name, reason in depth_run.failed.items()]
 
 
-def _extras(scene: Scene, depths: DepthFolder, out: Path, config: ReconstructConfig) -> tuple[Path, ...]:
-    """Exports and mesh, where asked for."""
+def _extras(shown: _Shown, out: Path, config: ReconstructConfig, notes: list[str]) -> tuple[Path, ...]:
+    """Exports and mesh, where asked for; a mesh that fails does not cost the report."""
     written = []
     if config.export is not None:
-        written.append(export(scene, depths, out, config.export))
-    if config.mesh:
-        from gbinet.fusion.mesh import write_mesh
-
-        written.append(write_mesh(out / "cloud.ply", out / "mesh.ply"))
+        written.append(export(shown.scene, shown.depths, out, config.export))
+    if shown.mesher is not None:
+        try:
+            written.append(shown.mesher.write(out / "cloud.ply", out / "mesh.ply"))
+        except GBiNetError as error:
+            notes.append(f"there is no mesh: {error}")
     return tuple(written)
 
 
@@ -229,12 +236,13 @@ def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Pa
 
 
 class _Shown:
-    """Collects pictures, numbers and a share of the points while fusion goes by."""
+    """Collects pictures, numbers, a share of the points and a mesh while fusion goes by."""
 
     def __init__(self, scene: Scene, depths: DepthFolder) -> None:
         self.scene = scene
         self.depths = depths
         self.sample = CloudSample()
+        self.mesher: Mesher | None = None
         self.cards: dict[int, ViewCard] = {}
         self.shares: dict[str, dict[str, float]] = {}  # view name -> known, confident, kept
 
@@ -250,6 +258,8 @@ class _Shown:
 
     def add(self, fused: FusedView) -> None:
         self.sample.add(fused.cloud)
+        if self.mesher is not None:
+            self.mesher.add(fused)
         view, depth_map = self.scene.views[fused.index], self.depths.load(fused.index)
         if depth_map is None:
             return

@@ -10,6 +10,7 @@ import tyro
 from gbinet.depthmap import DepthMap
 from gbinet.errors import SceneError
 from gbinet.fusion.fuse import FusionConfig, fuse
+from gbinet.fusion.mesh import Mesher, MeshKind
 from gbinet.scene import Scene
 
 
@@ -53,6 +54,8 @@ def run(
     voxel_size: float | None = None,
     box: tuple[float, float, float, float, float, float] | None = None,
     masks: Path | None = None,
+    mesh: MeshKind | None = None,
+    mesh_voxel: float | None = None,
     device: str = "auto",
 ) -> None:
     """Fuse depth maps into one cloud; memory does not grow with their number.
@@ -73,6 +76,9 @@ def run(
         voxel_size: Cell of --duplicates voxel, in the scene's unit.
         box: Keep only x0 y0 z0 x1 y1 z1.
         masks: Folder of masks named like the photos; black is ignored.
+        mesh: Also write <out>_mesh.ply (needs the extra 'mesh'): tsdf keeps to what photos confirmed, poisson
+            closes holes.
+        mesh_voxel: Edge of the voxels of --mesh tsdf, in the scene's unit; 2 pixels by default.
         device: auto, cpu, cuda, cuda:1, mps.
     """
     from gbinet.cli.progress import StageBars
@@ -98,6 +104,7 @@ def run(
     if not maps.files:
         where = depth if depth is not None else scene
         raise SceneError(f"{where}: no depth map is named like a view, e.g. {found.views[0].name}.npz")
+    mesher = None if mesh is None else Mesher(found, maps, mesh, config, mesh_voxel)
     with StageBars() as bars:
         result = fuse(
             found,
@@ -106,6 +113,9 @@ def run(
             config,
             device=pick_device(device),
             progress=lambda done, total, what: bars("fusion", done, total, what),
+            on_view=mesher.add if mesher else None,
         )
     print_warnings([*found.warnings, *result.warnings])
+    if mesher is not None:
+        print(f"also: {mesher.write(out, out.with_name(f'{out.stem}_mesh.ply'))}")
     print(f"{result.points:,} points from {result.views} of {len(found.views)} views: {out}")

@@ -33,7 +33,8 @@ def run(
     precision: Precision = "auto",
     max_memory: float | None = None,
     export: Literal["colmap", "openmvs", "nerfstudio"] | None = None,
-    mesh: bool = False,
+    mesh: Literal["tsdf", "poisson"] | None = None,
+    mesh_voxel: float | None = None,
     overwrite: bool = False,
 ) -> None:
     """Make a dense cloud from photos.
@@ -59,7 +60,9 @@ def run(
         precision: auto is float16 on CUDA and float32 elsewhere.
         max_memory: GiB that the network may use; larger images are cut into tiles.
         export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, into out/export.
-        mesh: Also write mesh.ply (needs the extra 'mesh').
+        mesh: Also write mesh.ply (needs the extra 'mesh'): tsdf keeps to what photos confirmed, poisson
+            closes holes.
+        mesh_voxel: Edge of the voxels of --mesh tsdf, in the scene's unit; 2 pixels by default.
         overwrite: Replace depth maps in the output folder that were made with other settings.
     """
     from gbinet import pipeline
@@ -92,6 +95,7 @@ def run(
         masks=masks,
         export=export,
         mesh=mesh,
+        mesh_voxel=mesh_voxel,
     )
     model = GBiNet.from_pretrained(weights)
     with StageBars() as bars:

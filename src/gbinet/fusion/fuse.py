@@ -72,10 +72,15 @@ class FusedView:
 
     index: int
     cloud: PointCloud  # its new points, on the CPU
-    consistent: Tensor  # [H, W] bool, CPU: pixels that passed all filters
+    confirmed: DepthMap  # CPU: mean depth of the views that agree; 0 where a filter said no
     known: int  # pixels with a depth
     confident: int  # of these, past the photometric filter
     asked: int  # neighbours that had a depth map
+
+    @property
+    def consistent(self) -> Tensor:
+        """[H, W] bool: pixels that passed all filters."""
+        return self.confirmed.depth > 0
 
 
 @dataclass(frozen=True)
@@ -170,8 +175,8 @@ def fuse_views(
         if config.box is not None:
             low, high = torch.tensor(config.box, dtype=cloud.xyz.dtype).reshape(2, 3)
             cloud = cloud[((cloud.xyz >= low) & (cloud.xyz <= high)).all(-1)]
-        confident = int(reference.valid.sum())
-        yield FusedView(index, cloud, verdict.consistent.cpu(), known, confident, len(sources))
+        confirmed = DepthMap(torch.where(verdict.consistent, verdict.depth, 0).cpu(), reference.camera)
+        yield FusedView(index, cloud, confirmed, known, int(reference.valid.sum()), len(sources))
 
 
 def _load(
@@ -207,7 +212,7 @@ def _points(
     confidence = torch.ones_like(depth_map.depth) if depth_map.confidence is None else depth_map.confidence
     return PointCloud(
         xyz=xyz.to(position_type),
-        rgb=_colours(view, *depth_map.depth.shape)[chosen],
+        rgb=view_colours(view, *depth_map.depth.shape)[chosen],
         normals=_normals(depth_map)[select].cpu(),
         confidence=confidence[select].cpu(),
         num_views=num_views[select].clamp(max=255).to(torch.uint8).cpu(),
@@ -237,7 +242,7 @@ def empty_cloud(position_type: torch.dtype = torch.float32) -> PointCloud:
     )
 
 
-def _colours(view: View, height: int, width: int) -> Tensor:
+def view_colours(view: View, height: int, width: int) -> Tensor:
     """The photo at the depth map's size, [H, W, 3] uint8; grey where it cannot be read."""
     try:
         pixels = read_image(view.image_path)

@@ -1,24 +1,139 @@
-"""A mesh from the fused cloud, by Poisson reconstruction (open3d, extra `mesh`)."""
+"""A mesh from the confirmed depth maps (TSDF) or from the fused cloud (Poisson); open3d, extra `mesh`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+import torch
 
-from gbinet.errors import GBiNetError
+from gbinet.errors import GBiNetError, InputError
 from gbinet.formats.atomic import atomic_path
+from gbinet.fusion.fuse import DepthSource, FusedView, FusionConfig, view_colours
 from gbinet.pointcloud import PointCloud
+from gbinet.scene import Scene
+
+MeshKind = Literal["tsdf", "poisson"]
+
+_VOXEL_PIXELS = 2.0  # default edge of a voxel, in pixels at the median depth
+_TRUNCATION = 4.0  # voxels before and behind a surface that remember it
+_MIN_WEIGHT = 0.5  # views per voxel, one or more: each pixel has been confirmed by others already
+_BLOCK, _FIRST_BLOCKS = 8, 4000  # voxels along the edge of a block of the grid; blocks at the beginning
+_SPECK = 0.001  # pieces with less than this share of all triangles are dropped
+_SAMPLED_VIEWS = 20  # depth maps that are looked at for the default voxel size
 
 
-def write_mesh(cloud_path: Path, mesh_path: Path, octree_depth: int = 10, trim: float = 0.03) -> Path:
-    """Mesh the cloud; the share `trim` of vertices with the fewest points around them is cut off."""
+def open3d() -> Any:
+    """The module, or a sentence that says how to get it."""
     try:
-        import open3d as o3d
+        import open3d as module
     except ImportError as error:
-        raise GBiNetError(
-            "a mesh needs open3d: pip install 'gbinet[mesh]' (the cloud itself is finished)"
-        ) from error
+        raise GBiNetError("a mesh needs open3d: pip install 'gbinet[mesh]'") from error
+    return module
+
+
+class Mesher:
+    """Makes the mesh that was asked for by name: sees every view as fusion goes by, then writes."""
+
+    def __init__(
+        self, scene: Scene, depths: DepthSource, kind: MeshKind, config: FusionConfig, voxel: float | None
+    ) -> None:
+        open3d()
+        self.tsdf: TsdfMesh | None = None
+        if kind == "tsdf":
+            voxel = default_voxel(scene, depths, config.min_confidence) if voxel is None else voxel
+            self.tsdf = TsdfMesh(scene, voxel, config.box)
+
+    def add(self, fused: FusedView) -> None:
+        if self.tsdf is not None:
+            self.tsdf.add(fused)
+
+    def write(self, cloud: Path, mesh: Path) -> Path:
+        return write_poisson(cloud, mesh) if self.tsdf is None else self.tsdf.write(mesh)
+
+
+class TsdfMesh:
+    """Averages signed distances to the surfaces of all views in a sparse grid of voxels.
+
+    What no view confirmed stays open: no surface is made up. Memory grows with the surface.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        voxel: float,
+        box: tuple[float, float, float, float, float, float] | None = None,
+    ) -> None:
+        if not voxel > 0:
+            raise InputError(f"mesh: the edge of a voxel must be positive, got {voxel:g}")
+        self.o3d, self.scene, self.voxel, self.box = open3d(), scene, voxel, box
+        # open3d computes in float32 and loses scenes far from their origin: the grid stands at a camera.
+        self.origin = scene.views[0].camera.centre.double()
+        float32 = self.o3d.core.float32
+        self.grid = self.o3d.t.geometry.VoxelBlockGrid(
+            ("tsdf", "weight", "color"),
+            (float32, float32, float32),
+            ((1), (1), (3)),
+            voxel_size=voxel,
+            block_resolution=_BLOCK,
+            block_count=_FIRST_BLOCKS,  # grows by itself
+        )
+
+    def add(self, fused: FusedView) -> None:
+        """Integrate one view's confirmed pixels."""
+        if not bool(fused.consistent.any()):
+            return
+        o3d, camera = self.o3d, fused.confirmed.camera.to("cpu", torch.float64)
+        height, width = fused.confirmed.depth.shape
+        pose = camera.cam_from_world.clone()
+        pose[:3, 3] += pose[:3, :3] @ self.origin
+        intrinsics, extrinsics = o3d.core.Tensor(camera.K.numpy()), o3d.core.Tensor(pose.numpy())
+        depth = fused.confirmed.depth.float().contiguous()
+        farthest = 1.01 * float(depth.max())
+        colours = view_colours(self.scene.views[fused.index], height, width).float() / 255
+        image = o3d.t.geometry.Image(o3d.core.Tensor(depth.numpy()))
+        shades = o3d.t.geometry.Image(o3d.core.Tensor(colours.numpy()))
+        blocks = self.grid.compute_unique_block_coordinates(
+            image, intrinsics, extrinsics, 1.0, farthest, _TRUNCATION
+        )
+        self.grid.integrate(
+            blocks, image, shades, intrinsics, intrinsics, extrinsics, 1.0, farthest, _TRUNCATION
+        )
+
+    def write(self, path: Path) -> Path:
+        """Extract the surface, drop specks, crop to the box."""
+        mesh = self.grid.extract_triangle_mesh(weight_threshold=_MIN_WEIGHT).to_legacy()
+        labels, counts, _ = mesh.cluster_connected_triangles()
+        sizes = np.asarray(counts)
+        if len(sizes):
+            mesh.remove_triangles_by_mask((sizes < _SPECK * sizes.sum())[np.asarray(labels)])
+            mesh.remove_unreferenced_vertices()
+        mesh.translate(self.origin.numpy())
+        if self.box is not None:
+            mesh = mesh.crop(self.o3d.geometry.AxisAlignedBoundingBox(self.box[:3], self.box[3:]))
+        return _write(self.o3d, mesh, path, f"no surface for a mesh at voxels of {self.voxel:g}")
+
+
+def default_voxel(scene: Scene, depths: DepthSource, min_confidence: float) -> float:
+    """Two pixels at the median depth of a typical view, in the scene's unit."""
+    sizes = []
+    for index in range(0, len(scene.views), max(1, len(scene.views) // _SAMPLED_VIEWS)):
+        found = depths.load(index)
+        if found is None:
+            continue
+        sure = found.valid if found.confidence is None else found.valid & (found.confidence >= min_confidence)
+        chosen = sure if bool(sure.any()) else found.valid
+        if bool(chosen.any()):
+            sizes.append(float(found.depth[chosen].median()) / float(found.camera.K[0, 0]))
+    if not sizes:
+        raise GBiNetError(f"{scene.name}: there is no depth map to make a mesh from")
+    return _VOXEL_PIXELS * float(np.median(sizes))
+
+
+def write_poisson(cloud_path: Path, mesh_path: Path, octree_depth: int = 10, trim: float = 0.03) -> Path:
+    """A closed surface through the cloud; the share `trim` of vertices with fewest points is cut off."""
+    o3d = open3d()
     cloud = PointCloud.load(cloud_path)
     if cloud.normals is not None:
         cloud = cloud[cloud.normals.norm(dim=-1) > 0.5]  # points at borders may have no normal
@@ -31,7 +146,14 @@ def write_mesh(cloud_path: Path, mesh_path: Path, octree_depth: int = 10, trim: 
         points.colors = o3d.utility.Vector3dVector(cloud.rgb.double().numpy() / 255)
     mesh, density = o3d.geometry.TriangleMesh.create_from_point_cloud_poisson(points, depth=octree_depth)
     mesh.remove_vertices_by_mask(np.asarray(density) < np.quantile(np.asarray(density), trim))
-    with atomic_path(mesh_path) as temporary:
+    return _write(o3d, mesh, mesh_path, "Poisson reconstruction found no surface")
+
+
+def _write(o3d: Any, mesh: Any, path: Path, problem: str) -> Path:
+    if not len(mesh.triangles):
+        raise GBiNetError(f"{path}: {problem}")
+    mesh.vertex_colors = o3d.utility.Vector3dVector(np.clip(np.asarray(mesh.vertex_colors), 0, 1))
+    with atomic_path(path) as temporary:
         if not o3d.io.write_triangle_mesh(str(temporary), mesh):
-            raise GBiNetError(f"{mesh_path}: the mesh could not be written")
-    return mesh_path
+            raise GBiNetError(f"{path}: the mesh could not be written")
+    return path
