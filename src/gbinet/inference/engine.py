@@ -18,6 +18,7 @@ from gbinet.model.gbinet import Features, GBiNet
 from gbinet.model.layers import ConvBlock3d
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.search import SearchState
+from gbinet.model.strategies import State
 from gbinet.model.warp import sources_from_reference
 
 
@@ -59,10 +60,10 @@ class Engine(GBiNet):
                 output[:, view] = one[:, 0]
         return tuple(outputs)  # [B, V, C, h, w], channels last in memory
 
-    def cost_volume(self, maps: Maps, cameras: Camera, state: SearchState, scale: int) -> Tensor:
+    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> Tensor:
         reference, *sources = views_of(maps)
         packed = self.packed_view_weights[scale]
-        if packed is None or not kernels.usable(reference, *sources):
+        if packed is None or not isinstance(state, SearchState) or not kernels.usable(reference, *sources):
             return super().cost_volume(maps, cameras, state, scale)
         from gbinet.kernels.cost_volume import fused_cost_volume
 

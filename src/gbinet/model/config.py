@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from gbinet.errors import InputError
 from gbinet.model.encoder import SCALES
 from gbinet.model.search import SearchGrid
+from gbinet.model.strategies import STRATEGIES, strategy_of
 
 Encoder = Literal["deformable", "plain"]
 Readout = Literal["centre", "expectation"]
@@ -17,9 +18,14 @@ Readout = Literal["centre", "expectation"]
 class GBiNetConfig:
     """Everything needed to build the network again; stored with its weights."""
 
+    strategy: str = "binary"  # how depth is searched: binary (the paper's) or dense (see strategies.py)
     bins: int = 4  # D, hypotheses per stage: 2 = Bi-Net, 4 = GBi-Net
     first_bins: int = 0  # hypotheses of stage 1; 0 = the same as bins, as in the paper
-    inverse_depth: bool = False  # bins equal in 1/depth instead of depth
+    hypotheses: tuple[int, ...] = ()  # dense: hypotheses of each stage
+    windows: tuple[
+        float, ...
+    ] = ()  # dense: where a stage looks around the answer so far, shares of the range
+    inverse_depth: bool = False  # bins (hypotheses) equal in 1/depth instead of depth
     stages: int = 8  # stages searched by default
     scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = 1/8 .. 3 = full; later stages: the last
     encoder: Encoder = "deformable"  # output convolutions of the encoder
@@ -35,7 +41,10 @@ class GBiNetConfig:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.encoder not in get_args(Encoder) or self.readout not in get_args(Readout):
             raise InputError(f"unknown encoder '{self.encoder}' or readout '{self.readout}'")
+        if self.strategy not in STRATEGIES:
+            raise InputError(f"unknown strategy '{self.strategy}'; there are {', '.join(STRATEGIES)}")
         self.grid.cells(self.stages)  # raises on impossible bins and on more stages than numbers can tell
+        strategy_of(self)
         steps = [b - a for a, b in zip(self.scale_of_stage, self.scale_of_stage[1:], strict=False)]
         in_range = all(0 <= s < len(SCALES) for s in self.scale_of_stage)
         if not self.scale_of_stage or not in_range or any(s < 0 for s in steps):
@@ -75,4 +84,23 @@ PRESETS: dict[str, GBiNetConfig] = {
     "gbinet": GBiNetConfig(),
     "binet": GBiNetConfig(bins=2),
     "gbinet-6": GBiNetConfig(bins=6),
+    # The searches that the paper compares with, at their published sizes. MVSNet: 192 hypotheses over the
+    # range, at 1/4 of the image's size. CasMVSNet: 48, 32, 8 hypotheses at 1/4, 1/2 and full size; 4, 2 and
+    # 1 of MVSNet's steps apart.
+    "dense-linear": GBiNetConfig(
+        strategy="dense",
+        hypotheses=(192,),
+        windows=(1.0,),
+        stages=1,
+        scale_of_stage=(1,),
+        confidence_stages=1,
+    ),
+    "coarse-to-fine": GBiNetConfig(
+        strategy="dense",
+        hypotheses=(48, 32, 8),
+        windows=(1.0, 64 / 192, 8 / 192),
+        stages=3,
+        scale_of_stage=(1, 2, 3),
+        confidence_stages=3,
+    ),
 }

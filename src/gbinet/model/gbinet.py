@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError
-from gbinet.model import search
 from gbinet.model.config import PRESETS, GBiNetConfig, Readout
 from gbinet.model.cost_volume import Maps, ViewWeight, cost_volume, views_of
 from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.regulariser import Regulariser
-from gbinet.model.search import SearchState
+from gbinet.model.strategies import State, Strategy, strategy_of
 from gbinet.scene import DepthRange
 
 Features = tuple[Tensor, ...]  # per scale, coarse to fine: [B, V, C_s, H / s, W / s]
@@ -29,9 +28,10 @@ Features = tuple[Tensor, ...]  # per scale, coarse to fine: [B, V, C_s, H / s, W
 class Stage:
     """What one stage saw and said."""
 
-    state: SearchState  # the state that was classified: its bins are what the logits are about
+    state: State  # the state that was looked at: its hypotheses are what the logits are about
     logits: Tensor  # [B, D, h, w]
-    next_state: SearchState  # after descending into the most probable bin
+    next_state: State  # what follows; in a binary search, from the most probable bin
+    sure: Tensor | None = None  # [B, 1, h, w]: the strategy's confidence, where it is known already
 
     @property
     def probabilities(self) -> Tensor:
@@ -44,7 +44,7 @@ class SearchResult:
     depth: Tensor  # [B, H, W] float32
     confidence: Tensor  # [B, H, W] float32 in [0, 1]
     stages: tuple[Stage, ...] = ()  # only on request
-    state: SearchState | None = None  # where the search ended, to go on from
+    state: State | None = None  # where the search ended, to go on from
 
 
 class GBiNet(nn.Module):
@@ -53,6 +53,7 @@ class GBiNet(nn.Module):
     def __init__(self, config: GBiNetConfig | str = "gbinet") -> None:
         super().__init__()
         self.config = _preset(config) if isinstance(config, str) else config
+        self.strategy: Strategy = strategy_of(self.config)
         self.weights_file: str | None = None  # name of the file that the weights were read from
         self.encoder = FeaturePyramid(self.config.encoder_width, self.config.encoder == "deformable")
         self.view_weights = nn.ModuleList(ViewWeight(g) for g in self.config.groups)
@@ -87,30 +88,41 @@ class GBiNet(nn.Module):
         normalised = ((flat - 0.5) / 0.5).contiguous(memory_format=torch.channels_last)
         return tuple(f.unflatten(0, (batch, views)) for f in self.encoder(normalised))
 
-    def start(self, features: Sequence[Maps], depth_range: Tensor) -> SearchState:
+    def start(self, features: Sequence[Maps], depth_range: Tensor) -> State:
         """The state before the first stage, at the first stage's scale. depth_range [B, 2]."""
         height, width = _reference_size(features[self.config.scale_index(1)])
-        return search.start(self.config.grid, depth_range, height, width)
+        started: State = self.strategy.start(depth_range, height, width)
+        return started
 
-    def step(self, features: Sequence[Maps], cameras: Camera, state: SearchState) -> Stage:
+    def step(self, features: Sequence[Maps], cameras: Camera, state: State) -> Stage:
         """One stage of the search. cameras [B, V] are those of the images."""
         scale = self.config.scale_index(state.stage + 1)
         maps = features[scale]
-        state = search.upsample(state, *_reference_size(maps))
+        state = self.strategy.upsample(state, *_reference_size(maps))
         volume = self.cost_volume(maps, cameras, state, scale)
         logits = self.regularisers[scale](volume)
-        return Stage(state, logits, search.descend(state, logits.detach().max(1).indices))
+        return Stage(state, logits, self.strategy.descend(state, logits))
 
-    def cost_volume(self, maps: Maps, cameras: Camera, state: SearchState, scale: int) -> Tensor:
-        """The volume [B, G, D, h, w] that a stage classifies, at one of the four scales."""
+    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> Tensor:
+        """The volume [B, G, D, h, w] that a stage looks at, at one of the four scales."""
         return cost_volume(
             maps,
             cameras,
-            search.hypotheses(state),
+            self.strategy.hypotheses(state),
             self.view_weights[scale],
             self.config.groups[scale],
             1 / SCALES[scale],
         )
+
+    def confidence(self, stage: Stage) -> Tensor:
+        """How sure a stage is, [B, 1, h, w]."""
+        if stage.sure is not None:
+            return stage.sure
+        return self.strategy.confidence(stage.state, stage.probabilities)
+
+    def expected_depth(self, stage: Stage) -> Tensor:
+        """Continuous depth after a stage, [B, h, w]."""
+        return self.strategy.expected_depth(stage.state, stage.probabilities)
 
     def search(
         self,
@@ -127,42 +139,46 @@ class GBiNet(nn.Module):
         """The loop: all stages on given features. The result has the cameras' height and width.
 
         `resume` goes on from a search with fewer stages (or from a piece of one: tiles). `release` empties
-        the caller's list of features scale by scale, as soon as no later stage needs them.
+        the caller's list of features of every scale as soon as no later stage needs it.
         """
         stages = self.config.stages if stages is None else stages
         readout = readout or self.config.readout
-        _check_choices(stages, resume.state.stage if resume and resume.state else 0, readout)
+        done = resume.state.stage if resume and resume.state else 0
+        _check_choices(stages, done, self.strategy.most_stages, readout)
         full = _reference_size(features[-1])
         counted = min(stages, self.config.confidence_stages)
+        before: Tensor | None = None  # confidence from the stages of an earlier search, [B, 1, H, W]
+        confidence: Tensor | None = None  # from the stages of this one, [B, 1, h, w] at the last one's size
         if resume is None or resume.state is None:
             state = self.start(features, depth_range)
-            confidence = torch.zeros((), device=depth_range.device)
         else:
             state = resume.state
             share = min(state.stage, self.config.confidence_stages) / counted
             missing = (0, full[1] - resume.confidence.shape[-1], 0, full[0] - resume.confidence.shape[-2])
-            confidence = F.pad(resume.confidence[:, None] * share, missing)
+            before = F.pad(resume.confidence[:, None] * share, missing)
         kept = []
+        stage: Stage | None = None
         for number in range(state.stage + 1, stages + 1):
+            if release and isinstance(features, list):
+                needed = {self.config.scale_index(n) for n in range(number, stages + 1)}
+                for scale in set(range(len(features))) - needed:
+                    features[scale] = torch.empty(0)
+            stage = None  # its logits shall not lie beside the next stage's volume
             stage = self.step(features, cameras, state)
             if number <= counted:
-                largest = stage.probabilities.amax(1, keepdim=True) / counted  # [B, 1, h, w]
-                confidence = confidence + F.interpolate(largest, size=full, mode="nearest")
+                confidence = _sum(self.confidence(stage) / counted, confidence)
             if keep_stages:
                 kept.append(stage)
             state = stage.next_state
-            if release and isinstance(features, list):
-                for done in range(self.config.scale_index(number + 1)):
-                    features[done] = torch.empty(0)
-        depth = search.depth(state)
-        if readout == "expectation":
-            depth = search.expected_depth(stage.state, stage.probabilities)
-        if depth.shape[-2:] != full:  # fewer stages than scales: show the coarse result at full size
-            depth = F.interpolate(depth[:, None], size=full, mode="nearest")[:, 0]
+        assert stage is not None  # there was one stage or more
+        depth = self.expected_depth(stage) if readout == "expectation" else self.strategy.depth(state)
+        if depth.shape[-2:] != full:  # no stage at the finest scale: show the coarse result at full size
+            depth = F.interpolate(depth[:, None], size=full, mode=self.strategy.enlarging)[:, 0]
+        total = _sum(depth.new_zeros(1, 1, *full) if before is None else before, confidence)
         height, width = cameras.height, cameras.width
         return SearchResult(
             depth[:, :height, :width].contiguous(),
-            confidence[:, 0, :height, :width].contiguous(),
+            total[:, 0, :height, :width].contiguous(),
             tuple(kept),
             state,
         )
@@ -228,6 +244,13 @@ def _reference_size(maps: Maps) -> tuple[int, int]:
     return height, width
 
 
+def _sum(values: Tensor, coarser: Tensor | None) -> Tensor:
+    """values [B, 1, h, w], plus a map of the same size or a coarser one, whose pixels are repeated."""
+    if coarser is None or coarser.shape[-2:] == values.shape[-2:]:
+        return values if coarser is None else values + coarser
+    return values + F.interpolate(coarser, size=values.shape[-2:], mode="nearest")
+
+
 def _preset(name: str) -> GBiNetConfig:
     if name not in PRESETS:
         raise InputError(f"there is no preset '{name}'; choose one of {', '.join(PRESETS)}")
@@ -255,9 +278,11 @@ def _check_shapes(images: Tensor, cameras: Camera, layout: str) -> None:
         raise InputError(f"images must be float in [0, 1], got {images.dtype}: divide by 255 first")
 
 
-def _check_choices(stages: int, done: int, readout: str) -> None:
+def _check_choices(stages: int, done: int, most: int | None, readout: str) -> None:
     if stages <= done:
         raise InputError(f"stages must be at least {done + 1}, got {stages}")
+    if most is not None and stages > most:
+        raise InputError(f"stages must be at most {most} with this network's search, got {stages}")
     if readout not in get_args(Readout):
         raise InputError(f"there is no readout '{readout}'; choose one of {', '.join(get_args(Readout))}")
 

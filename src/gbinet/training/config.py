@@ -11,6 +11,7 @@ from typing import Literal
 from gbinet.errors import InputError
 from gbinet.model.config import PRESETS as MODELS
 from gbinet.model.config import GBiNetConfig
+from gbinet.model.strategies import strategy_of
 
 UpdateMode = Literal["per-stage", "accumulate", "shared-encoder"]
 
@@ -95,6 +96,8 @@ class TrainConfig:
         if not (self.total_steps or self.total_minutes or self.epochs or self.minutes):
             raise InputError("how long shall it train? give minutes, total_minutes, total_steps or epochs")
         self.network  # noqa: B018  # raises on an impossible network
+        if strategy_of(self.network).regresses and self.readout_weight > 0:
+            raise InputError(f"'{self.model}' is trained by regression throughout: give --readout-weight 0")
 
     @property
     def network(self) -> GBiNetConfig:

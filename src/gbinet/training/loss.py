@@ -10,6 +10,8 @@ from torch import Tensor
 
 from gbinet.model import search
 from gbinet.model.gbinet import Stage
+from gbinet.model.search import SearchState
+from gbinet.model.strategies import Strategy
 from gbinet.training.distributed import Processes
 
 
@@ -34,6 +36,7 @@ def stage_loss(
     readout_weight: float = 0.0,
 ) -> StageLoss:
     """Cross-entropy, mean over valid pixels: true depth known, inside a bin now and at all stages before."""
+    assert isinstance(stage.state, SearchState)
     known = depth > 0
     index, inside = search.label(stage.state, depth)  # [B, h, w]
     valid = carried(mask, depth.shape[-2:]) & known & inside
@@ -54,11 +57,39 @@ def stage_loss(
 
 def readout_error(stage: Stage, depth: Tensor) -> Tensor:
     """Smooth L1 of the continuous depth, in bins of the stage, [B, h, w]. depth [B, h, w]."""
+    assert isinstance(stage.state, SearchState)
     state, grid = stage.state, stage.state.grid
     expected = search.expected_depth(state, stage.probabilities)
     bins = grid.cells(state.stage + 1)
     difference = grid.to_position(expected, state.depth_range) - grid.to_position(depth, state.depth_range)
     return F.smooth_l1_loss(difference * bins, torch.zeros_like(difference), reduction="none", beta=0.25)
+
+
+RANGE = 510.0  # regression is trained as published for DTU: in a unit in which the range is so many wide
+
+
+def regression_loss(strategy: Strategy, stage: Stage, depth: Tensor, processes: Processes) -> StageLoss:
+    """Smooth L1 of the expected depth, mean over the pixels whose true depth [B, h, w] lies in the range.
+
+    As published, also over those whose depth is outside the stage's window: the answer is drawn to its end.
+    Measures: 'cross_entropy' is this loss, 'right' and 'within_1_bin' count answers half a hypothesis and one
+    away at most.
+    """
+    near, far = stage.state.depth_range[:, :, None, None].unbind(1)  # [B, 1, 1] each
+    valid = (depth >= near) & (depth <= far)
+    expected = strategy.expected_depth(stage.state, stage.probabilities)  # [B, h, w]
+    error = (expected - depth) * (RANGE / (far - near))
+    loss = F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none") * valid
+    count = valid.sum().float()
+    total = processes.sum(count[None]).clamp(min=1)[0]
+    with torch.no_grad():
+        low, high = strategy.window(stage.state)
+        steps = (expected - depth).abs() / ((high - low) / (stage.logits.shape[1] - 1))
+        half, one = (valid & (steps <= 0.5)).sum(), (valid & (steps <= 1)).sum()
+        inside = (valid & (depth >= low) & (depth <= high)).sum()
+        sums = [inside, (depth > 0).sum(), loss.sum(), half, one, loss.sum(), count]
+        measures = torch.stack([s.float() for s in sums])
+    return StageLoss(loss.sum() / total, valid, measures)
 
 
 def carried(mask: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:

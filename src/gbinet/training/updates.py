@@ -19,10 +19,10 @@ from gbinet.data.batch import Batch
 from gbinet.data.transforms import depth_pyramid
 from gbinet.model.encoder import SCALES
 from gbinet.model.gbinet import Features, GBiNet, Stage
-from gbinet.model.search import SearchState
+from gbinet.model.strategies import State
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
-from gbinet.training.loss import StageLoss, stage_loss
+from gbinet.training.loss import StageLoss, regression_loss, stage_loss
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _stage(
     batch: Batch,
     step: Step,
     features: Features,
-    state: SearchState | None,
+    state: State | None,
     mask: Tensor,  # [B, h, w] bool, of the stage before
 ) -> tuple[Stage, StageLoss]:
     with _precision(step, batch):
@@ -116,6 +116,8 @@ def _stage(
     last = number == step.stages
     truth = torch.where(batch.mask, batch.depth, 0.0)  # [B, H, W]
     (depth,) = depth_pyramid(truth, (SCALES[model.config.scale_index(number)],))
+    if model.strategy.regresses:
+        return stage, regression_loss(model.strategy, stage, depth, step.processes)
     readout = step.config.readout_weight if last else 0.0
     return stage, stage_loss(stage, depth, mask, step.processes, readout)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +20,8 @@ from gbinet.evaluation.depth import (
     confidence_errors,
     depth_errors,
 )
-from gbinet.model import search
 from gbinet.model.gbinet import GBiNet, SearchResult, Stage
+from gbinet.model.strategies import Strategy
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,13 @@ def predict(model: GBiNet, batch: Batch, stages: int | None = None, precision: s
     centres, expectations, valid = {}, {}, {}
     near, far = batch.depth_range[0]
     counted = (truth >= near) & (truth <= far)  # [1, H, W]
-    mask = counted
+    mask, strategy = counted, model.strategy
     for number, stage in enumerate(result.stages, start=1):
-        mask = mask & _inside(stage, truth)
+        mask = mask & _inside(strategy, stage, truth)
         valid[number] = mask[0]
-        centres[number] = _full_size(search.depth(stage.next_state), height, width)[0]
-        expected = search.expected_depth(stage.state, stage.probabilities)
-        expectations[number] = _full_size(expected, height, width)[0]
+        shown = partial(_full_size, height=height, width=width, mode=strategy.enlarging)
+        centres[number] = shown(strategy.depth(stage.next_state))[0]
+        expectations[number] = shown(strategy.expected_depth(stage.state, stage.probabilities))[0]
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
     found = (centres, expectations, valid, result.confidence[0])
     return Prediction(image, truth[0], limits, counted[0], *found)
@@ -144,21 +145,19 @@ def validate(
     return measure([predict(model, sample, stages, precision) for sample in samples], thresholds)
 
 
-def _inside(stage: Stage, truth: Tensor) -> Tensor:
-    """Full-size pixels [1, H, W] whose true depth lies in a bin of the cell that covers them."""
+def _inside(strategy: Strategy, stage: Stage, truth: Tensor) -> Tensor:
+    """Full-size pixels [1, H, W] whose true depth can be answered by the cell that covers them."""
     height, width = truth.shape[-2:]
-    borders = search.edges(stage.state)  # [1, D + 1, h, w]
-    low = _full_size(borders[:, 0], height, width)
-    high = _full_size(borders[:, -1], height, width)
+    low, high = (_full_size(border, height, width) for border in strategy.window(stage.state))
     return (truth >= low) & (truth < high)
 
 
-def _full_size(values: Tensor, height: int, width: int) -> Tensor:
-    """[B, h, w] -> [B, H, W], nearest. The maps may be padded beyond a size that is no multiple of 8."""
+def _full_size(values: Tensor, height: int, width: int, mode: str = "nearest") -> Tensor:
+    """[B, h, w] -> [B, H, W]. The maps may be padded beyond a size that is no multiple of 8."""
     factor = -(-height // values.shape[-2]) if values.shape[-2] < height else 1
     if factor == 1:
         return values[:, :height, :width]
-    return F.interpolate(values[:, None], scale_factor=factor, mode="nearest")[:, 0, :height, :width]
+    return F.interpolate(values[:, None], scale_factor=factor, mode=mode)[:, 0, :height, :width]
 
 
 # ---- python -m gbinet.training.validate --------------------------------------------------------------------
