@@ -129,6 +129,7 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
             kinds=config.kinds,
             dtu_like=config.dtu_like,
             samples_per_scene=config.samples_per_scene,
+            zoom=config.zoom,
         )
         return SourceStream(RenderedSource(render, device), config.batch_size, processes, device)
     dataset = MVSDataset(_scenes(config, "train"), _sample_config(config, training=True))
