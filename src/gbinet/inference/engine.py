@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gbinet import kernels
@@ -12,9 +14,12 @@ from gbinet.camera import Camera
 from gbinet.errors import InputError
 from gbinet.inference.fold import fold_batch_norms
 from gbinet.inference.fused import FusedPyramid, FusedRegulariser
+from gbinet.inference.graphs import Graphs
+from gbinet.model import search
+from gbinet.model.config import Readout
 from gbinet.model.cost_volume import Maps, ViewWeight, views_of
 from gbinet.model.encoder import SCALES
-from gbinet.model.gbinet import Features, GBiNet
+from gbinet.model.gbinet import Features, GBiNet, SearchResult, Stage
 from gbinet.model.layers import ConvBlock3d
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.search import SearchState
@@ -25,8 +30,13 @@ from gbinet.model.warp import sources_from_reference
 class Engine(GBiNet):
     """The same network and the same loop, faster and smaller. Geometry stays in float32."""
 
-    def __init__(self, model: GBiNet, device: torch.device | str, dtype: torch.dtype | None = None) -> None:
-        """dtype None: float16 on CUDA, float32 elsewhere."""
+    def __init__(
+        self,
+        model: GBiNet,
+        device: torch.device | str,
+        dtype: torch.dtype | None = None,  # None: float16 on CUDA, float32 elsewhere
+        graphs: int = 0,  # CUDA: image sizes whose kernels are recorded and replayed; quicker, takes memory
+    ) -> None:
         super().__init__(model.config)
         device = torch.device(device)
         dtype = dtype or (torch.float16 if device.type == "cuda" else torch.float32)
@@ -35,6 +45,7 @@ class Engine(GBiNet):
         self.regularisers = nn.ModuleList(_fuse(r) for r in folded.regularisers)
         self.view_weights = folded.view_weights
         self.packed_view_weights = [_pack(v, device, dtype) for v in folded.view_weights]
+        self.graphs = Graphs(graphs)
         self.to(device, dtype).eval()
         for parameter in self.parameters():  # channels last: what the fused kernels read and cuDNN likes
             layouts = {4: torch.channels_last, 5: torch.channels_last_3d} if device.type == "cuda" else {}
@@ -47,29 +58,151 @@ class Engine(GBiNet):
     def encode(self, images: Tensor) -> Features:
         """One view after the other, so that the encoder's temporaries are those of one image."""
         dtype = next(self.parameters()).dtype
-        batch, views = images.shape[:2]
+        batch, views, _, height, width = images.shape
+        pyramid: nn.Module = self.encoder
+        if isinstance(pyramid, FusedPyramid) and kernels.usable(images):
+            size = (views, batch, height + -height % SCALES[0], width + -width % SCALES[0])
+            maps = pyramid.room(images.new_empty(0, dtype=dtype), size)
+            for view in range(views):
+                pyramid.encode_into(self._normalised(images[:, view]), [m[view] for m in maps])
+            return tuple(m.permute(1, 0, 4, 2, 3) for m in maps)  # [B, V, C, h, w], channels last in memory
         outputs: list[Tensor] = []
         for view in range(views):
-            maps = super().encode(images[:, view : view + 1].to(dtype))  # each [B, 1, C, h, w]
+            maps_of_one = super().encode(images[:, view : view + 1].to(dtype))  # each [B, 1, C, h, w]
             if not outputs:
-                shapes = [(batch, views, m.shape[3], m.shape[4], m.shape[2]) for m in maps]
-                outputs = [images.new_empty(s, dtype=dtype).permute(0, 1, 4, 2, 3) for s in shapes]
-                if images.device.type == "cpu":  # whose sampling reads one channel after the other
-                    outputs = [output.contiguous() for output in outputs]
-            for output, one in zip(outputs, maps, strict=True):
+                outputs = [m.new_empty(batch, views, *m.shape[2:]) for m in maps_of_one]
+            for output, one in zip(outputs, maps_of_one, strict=True):
                 output[:, view] = one[:, 0]
-        return tuple(outputs)  # [B, V, C, h, w], channels last in memory
+        return tuple(outputs)
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        """[B, 3, H, W] -> the same in [-1, 1], padded to a multiple of 8, in the engine's type."""
+        height, width = images.shape[-2:]
+        dtype = next(self.parameters()).dtype
+        ready = torch.empty_like(images, dtype=dtype, memory_format=torch.channels_last).copy_(images)
+        if height % SCALES[0] or width % SCALES[0]:
+            ready = F.pad(ready, (0, -width % SCALES[0], 0, -height % SCALES[0]), mode="replicate")
+        return ready.sub_(0.5).mul_(2)
+
+    def step(self, features: Sequence[Maps], cameras: Camera, state: State) -> Stage:
+        """One stage; the volume is gone when the regulariser has read it, and float32 volumes never exist."""
+        scale = self.config.scale_index(state.stage + 1)
+        maps = views_of(features[scale])
+        if not isinstance(state, SearchState) or not kernels.usable(*maps):
+            return super().step(features, cameras, state)
+        from gbinet.kernels.choose import choose
+
+        height, width = maps[0].shape[-2:]
+        state = search.upsample(state, height, width)
+        regulariser = self.regularisers[scale]
+        assert isinstance(regulariser, FusedRegulariser)
+        entered = regulariser.enter(self.cost_volume(maps, cameras, state, scale))
+        logits = regulariser.leave(entered, height, width)
+        del entered
+        return Stage(state, logits, *choose(state, logits))
+
+    def expected_depth(self, stage: Stage) -> Tensor:
+        if not isinstance(stage.state, SearchState) or not kernels.usable(stage.logits):
+            return super().expected_depth(stage)
+        from gbinet.kernels.choose import expected_depth
+
+        return expected_depth(stage.state, stage.logits)
 
     def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> Tensor:
         reference, *sources = views_of(maps)
         packed = self.packed_view_weights[scale]
-        if packed is None or not isinstance(state, SearchState) or not kernels.usable(reference, *sources):
+        usable = packed is not None and kernels.usable(reference, *sources)
+        if not usable or not isinstance(state, SearchState):
             return super().cost_volume(maps, cameras, state, scale)
+        assert packed is not None
         from gbinet.kernels.cost_volume import fused_cost_volume
 
         matrices, offsets = sources_from_reference(cameras, 1 / SCALES[scale])
         groups = self.config.groups[scale]
         return fused_cost_volume(reference, sources, matrices, offsets, state, packed, groups)
+
+    # ---- CUDA graphs ---------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        images: Tensor,  # [B, V, 3, H, W]
+        cameras: Camera,  # [B, V]
+        depth_range: Tensor,  # [B, 2]
+        *,
+        stages: int | None = None,
+        readout: Readout | None = None,
+        keep_stages: bool = False,
+    ) -> SearchResult:
+        if keep_stages or not self._recordable(images):
+            return super().forward(
+                images, cameras, depth_range, stages=stages, readout=readout, keep_stages=keep_stages
+            )
+
+        def compute(depth_range: Tensor, cameras: Camera, images: Tensor) -> SearchResult:
+            return GBiNet.forward(self, images, cameras, depth_range, stages=stages, readout=readout)
+
+        return self._replayed(compute, (stages, readout), depth_range, cameras, [images])
+
+    def search(
+        self,
+        features: Sequence[Maps],
+        cameras: Camera,
+        depth_range: Tensor,
+        *,
+        stages: int | None = None,
+        readout: Readout | None = None,
+        keep_stages: bool = False,
+        resume: SearchResult | None = None,
+        release: bool = False,
+    ) -> SearchResult:
+        maps = [m for of_scale in features for m in views_of(of_scale)]
+        # Who releases features is forward, which is recorded as a whole.
+        if keep_stages or release or resume is not None or not self._recordable(*maps):
+            return super().search(
+                features,
+                cameras,
+                depth_range,
+                stages=stages,
+                readout=readout,
+                keep_stages=keep_stages,
+                resume=resume,
+                release=release,
+            )
+        views = len(maps) // len(features)
+
+        def compute(depth_range: Tensor, cameras: Camera, *maps: Tensor) -> SearchResult:
+            by_scale = [maps[i : i + views] for i in range(0, len(maps), views)]
+            return GBiNet.search(self, by_scale, cameras, depth_range, stages=stages, readout=readout)
+
+        return self._replayed(compute, (stages, readout), depth_range, cameras, maps)
+
+    def _recordable(self, *tensors: Tensor) -> bool:
+        return self.graphs.limit > 0 and self.config.strategy == "binary" and kernels.usable(*tensors)
+
+    def _replayed(
+        self,
+        compute: Callable[..., SearchResult],  # of depth_range, cameras and the maps
+        options: tuple[object, ...],
+        depth_range: Tensor,
+        cameras: Camera,
+        maps: Sequence[Tensor],  # images or features
+    ) -> SearchResult:
+        """The result of `compute`, from a CUDA graph if there is one for this size."""
+        size = (cameras.width, cameras.height)
+
+        def run(ends: Tensor, K: Tensor, pose: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
+            result = compute(ends, Camera(K, pose, *size), *maps)
+            assert isinstance(result.state, SearchState)
+            return result.depth, result.confidence, result.state.cell
+
+        inputs = (depth_range, cameras.K, cameras.cam_from_world, *maps)
+        key = (*options, *size, *((tuple(t.shape), t.stride()) for t in inputs))
+        dtype = next(self.parameters()).dtype
+        kinds = [t.dtype for t in inputs[:3]] + [dtype] * len(maps)
+        depth, confidence, cell = self.graphs(key, run, inputs, kinds)
+        done = options[0] if isinstance(options[0], int) else self.config.stages
+        state = SearchState(self.config.grid, depth_range.float(), done, cell)
+        return SearchResult(depth, confidence, (), state)
 
 
 def _fuse(regulariser: nn.Module) -> FusedRegulariser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gbinet import kernels
-from gbinet.model.deform import DeformConv2d, deform_conv2d
-from gbinet.model.encoder import FeaturePyramid
+from gbinet.model.deform import DeformConv2d
+from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.layers import ConvBlock2d, ConvBlock3d, UpBlock3d
 from gbinet.model.regulariser import MULTIPLE, Regulariser
 
@@ -29,50 +30,72 @@ class FusedPyramid(nn.Module):
     def __init__(self, folded: FeaturePyramid) -> None:
         super().__init__()
         self.plain = folded
+        self.channels = folded.channels
         self._blocks: list[list[tuple[_Layer, int]]] | None = None  # per scale, fine to coarse: layer, stride
         self._laterals: list[_Layer] = []
-        self._offsets: list[_Layer] = []
+        self._outputs: list[tuple[_Layer, Tensor] | None] = []  # offsets and taps; None: not deformable
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         if not kernels.usable(images):
             maps: tuple[Tensor, ...] = self.plain(images)
             return maps
+        batch, _, height, width = images.shape
+        outputs = self.room(images, (batch, height, width))
+        self.encode_into(images, outputs)
+        return tuple(output.permute(0, 3, 1, 2) for output in outputs)
+
+    def room(self, like: Tensor, size: tuple[int, ...]) -> list[Tensor]:
+        """Memory for features of images of size (..., H, W), per scale [..., H / s, W / s, C_s]."""
+        *leading, height, width = size
+        pairs = zip(SCALES, self.channels, strict=True)
+        return [like.new_empty(*leading, height // s, width // s, channels) for s, channels in pairs]
+
+    def encode_into(self, images: Tensor, outputs: Sequence[Tensor]) -> None:
+        """Normalised images [B, 3, H, W] -> maps, written to `outputs`, coarse to fine, [B, h, w, C] each.
+
+        No map stays alive longer than it is needed.
+        """
         from gbinet.kernels.conv import conv2d
         from gbinet.kernels.merge import merge
 
         bottom_up = []
-        current = images
         for blocks in self._blocks or self._pack():
             for layer, stride in blocks:
-                current = conv2d(current, layer.weight, layer.bias, stride=stride)
-            bottom_up.append(current)
-        outputs = [self._output(0, bottom_up[3])]
+                images = conv2d(images, layer.weight, layer.bias, stride=stride)
+            bottom_up.append(images)
+        self._write(0, images, outputs[0])
+        del images
         for level in (1, 2, 3):
             lateral = self._laterals[level - 1]
-            merged = merge(bottom_up[3 - level], bottom_up[4 - level], lateral.weight, lateral.bias)
-            bottom_up.pop()  # nobody reads the coarser map again
-            outputs.append(self._output(level, merged))
-        return tuple(outputs)
+            merged = merge(bottom_up[-2], bottom_up[-1], lateral.weight, lateral.bias)
+            del bottom_up[-2 if level == 3 else -1 :]  # nobody reads the coarser map again
+            self._write(level, merged, outputs[level])
 
-    def _output(self, level: int, features: Tensor) -> Tensor:
+    def _write(self, level: int, features: Tensor, output: Tensor) -> None:
         from gbinet.kernels.conv import conv2d
+        from gbinet.kernels.deform import deform_conv2d_into
 
-        net = self.plain.output[level]
-        if not isinstance(net, DeformConv2d):
-            plain: Tensor = net(features)
-            return plain
-        layer = self._offsets[level]
+        deformable = self._outputs[level]
+        if deformable is None:
+            output.copy_(self.plain.output[level](features).permute(0, 2, 3, 1))
+            return
+        layer, taps = deformable
         offsets = conv2d(features, layer.weight, layer.bias, relu=False)
-        return deform_conv2d(features, offsets, net.weight)
+        deform_conv2d_into(features, offsets, taps, output)
 
     @torch.no_grad()
     def _pack(self) -> list[list[tuple[_Layer, int]]]:
+        from gbinet.kernels.deform import pack_taps
+
         net = self.plain
         self._laterals = []
         for conv in net.lateral:
             assert isinstance(conv, nn.Conv2d) and conv.bias is not None
             self._laterals.append(_Layer(conv.weight[:, :, 0, 0].T.contiguous(), conv.bias.float()))
-        self._offsets = [_layer(out.offset) for out in net.output if isinstance(out, DeformConv2d)]
+        self._outputs = [
+            (_layer(out.offset), pack_taps(out.weight)) if isinstance(out, DeformConv2d) else None
+            for out in net.output
+        ]
         self._blocks = []
         for scale in net.bottom_up:
             assert isinstance(scale, nn.Sequential)
@@ -88,29 +111,62 @@ class FusedRegulariser(nn.Module):
         super().__init__()
         self.plain = folded
         self._layers: dict[str, _Layer] | None = None  # made on first use, when type and device are settled
+        self._planes: dict[tuple[str, int], _Layer] = {}  # the same for a number of planes: kernels/planes.py
 
     def forward(self, volume: Tensor) -> Tensor:  # [B, G, D, H, W] -> logits [B, D, H, W]
         if not kernels.usable(volume):
             logits: Tensor = self.plain(volume)
             return logits
-        from gbinet.kernels.conv import conv3d, conv_transpose3d
+        height, width = volume.shape[-2:]
+        return self.leave(self.enter(volume), height, width)
 
-        layers = self._layers or self._pack()
+    def enter(self, volume: Tensor) -> Tensor:
+        """The first layer, [B, G, D, H, W] -> [B, C, D, H', W']; after it nobody needs the volume."""
         height, width = volume.shape[-2:]
         if height % MULTIPLE or width % MULTIPLE:
             volume = F.pad(volume, (0, -width % MULTIPLE, 0, -height % MULTIPLE))
+        return self._conv("entry", volume)
 
-        def conv(name: str, x: Tensor, stride: int = 1, relu: bool = True) -> Tensor:
-            return conv3d(x, layers[name].weight, layers[name].bias, stride=stride, relu=relu)
-
-        skips = [conv("entry", volume)]
+    def leave(self, entered: Tensor, height: int, width: int) -> Tensor:
+        """All other layers, to logits [B, D, height, width]. What was entered is overwritten."""
+        skips = [entered]
+        del entered
         for level in range(3):
-            skips.append(conv(f"down{level}.1", conv(f"down{level}.0", skips[-1], stride=2)))
+            halved = self._conv(f"down{level}.0", skips[-1], stride=2)
+            skips.append(self._conv(f"down{level}.1", halved))
+            del halved
         current = skips.pop()
         for level in range(3):
-            layer = layers[f"up{level}"]
-            current = conv_transpose3d(current, layer.weight, layer.bias, skip=skips.pop())
-        return conv("logit", current, relu=False)[:, 0, :, :height, :width]
+            current = self._up(f"up{level}", current, skips.pop())
+        return self._conv("logit", current, relu=False)[:, 0, :, :height, :width]
+
+    def _conv(self, name: str, x: Tensor, stride: int = 1, relu: bool = True) -> Tensor:
+        from gbinet.kernels import conv, planes
+
+        layer = (self._layers or self._pack())[name]
+        outputs = layer.weight.shape[-1]
+        if not planes.suits(x, outputs):
+            return conv.conv3d(x, layer.weight, layer.bias, stride=stride, relu=relu)
+        wide = self._for_planes(name, x.shape[2], transposed=False)
+        return planes.conv3d(x, wide.weight, wide.bias, outputs, stride=stride, relu=relu)
+
+    def _up(self, name: str, x: Tensor, skip: Tensor) -> Tensor:
+        """skip + relu(transposed convolution of x), written over skip."""
+        from gbinet.kernels import conv, planes
+
+        layer = (self._layers or self._pack())[name]
+        if not planes.suits(x, skip.shape[1], transposed=True):
+            return conv.conv_transpose3d(x, layer.weight, layer.bias, skip=skip, into_skip=True)
+        wide = self._for_planes(name, x.shape[2], transposed=True)
+        return planes.conv_transpose3d_into(x, wide.weight, wide.bias, skip)
+
+    def _for_planes(self, name: str, count: int, transposed: bool) -> _Layer:
+        from gbinet.kernels import planes
+
+        layer = (self._layers or self._pack())[name]
+        if (name, count) not in self._planes:
+            self._planes[name, count] = _Layer(*planes.pack(layer.weight, layer.bias, count, transposed))
+        return self._planes[name, count]
 
     @torch.no_grad()
     def _pack(self) -> dict[str, _Layer]:

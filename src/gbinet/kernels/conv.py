@@ -209,11 +209,17 @@ def conv_transpose3d(
     *,
     relu: bool = True,
     skip: Tensor | None = None,  # [B, O, D, 2H, 2W], added after the ReLU
+    into_skip: bool = False,  # write the result over `skip`: no memory for it
 ) -> Tensor:  # [B, O, D, 2H, 2W]
     """Transposed 3x3x3 convolution that doubles height and width."""
     rows = _rows(volume)
     batch, depth, height, width, inputs = rows.shape
-    output = rows.new_empty(batch, depth, 2 * height, 2 * width, packed.shape[-1])
+    if into_skip:
+        assert skip is not None
+        output = _rows(skip)  # every voxel is read and then written by the same thread
+        skip = output.permute(0, 4, 1, 2, 3)
+    else:
+        output = rows.new_empty(batch, depth, 2 * height, 2 * width, packed.shape[-1])
     block = _block(rows)
     grid = (triton.cdiv(height * width, block), batch * depth, 4)
     _up_kernel[grid](

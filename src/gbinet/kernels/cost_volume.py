@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 
 @triton.jit
+def depth_of(position, near, far, INVERSE: tl.constexpr):
+    """Position in [0, 1] of the range -> depth, as model/search.py computes it."""
+    return 1 / ((1 - position) / near + position / far) if INVERSE else near + position * (far - near)
+
+
+@triton.jit
 def _hypothesis(
     cell, near, far, d, cells, FIRST: tl.constexpr, TOLERANCE: tl.constexpr, INVERSE: tl.constexpr
 ):
@@ -29,8 +35,7 @@ def _hypothesis(
     first = cell if FIRST else 2 * cell - TOLERANCE
     low = tl.minimum(tl.maximum(first + d, 0), cells).to(tl.float32) / cells
     high = tl.minimum(tl.maximum(first + d + 1, 0), cells).to(tl.float32) / cells
-    position = (low + high) / 2
-    return 1 / ((1 - position) / near + position / far) if INVERSE else near + position * (far - near)
+    return depth_of((low + high) / 2, near, far, INVERSE)
 
 
 @triton.jit
@@ -111,7 +116,13 @@ def _kernel(
     channel = tl.arange(0, CP)
     unit = tl.arange(0, 16)
     kind = matrices.dtype.element_ty
-    group_mean = tl.where(channel[:, None] // (C // G) == unit[None, :], G / C, 0.0).to(kind)  # [CP, 16]
+    # Fewer than 16 channels: each gets a zero beside it, so that the product has the rows it needs and no
+    # thread waits while others sample.
+    PAIRED: tl.constexpr = CP < 16
+    KP: tl.constexpr = 2 * CP if PAIRED else CP
+    slot = tl.arange(0, KP)
+    slot_channel = slot // 2 if PAIRED else slot
+    group_mean = tl.where(slot_channel[:, None] // (C // G) == unit[None, :], G / C, 0.0).to(kind)  # [KP, 16]
     square = unit[:, None] * 16 + unit[None, :]
     first_layer = tl.load(matrices + square)
     second_layer = tl.load(matrices + 256 + square)
@@ -131,7 +142,10 @@ def _kernel(
         transform = transforms + (batch * S + i) * 12
         base = sources[i] + batch * source_strides[i]
         warped = _warped(base, transform, x, y, depth, channel, keep, source_heights[i], source_widths[i], C)
-        volume = tl.dot((own * warped).to(kind), group_mean, input_precision=PRECISION)  # [ROWS, 16]
+        product = (own * warped).to(kind)
+        if PAIRED:
+            product = tl.reshape(tl.join(product, tl.zeros_like(product)), (ROWS, KP))
+        volume = tl.dot(product, group_mean, input_precision=PRECISION)  # [ROWS, 16]
         hidden = tl.dot(volume.to(kind), first_layer, input_precision=PRECISION) + first_bias
         hidden = tl.maximum(hidden, 0.0)
         hidden = tl.dot(hidden.to(kind), second_layer, input_precision=PRECISION) + second_bias
@@ -169,7 +183,7 @@ def fused_cost_volume(
         rows, maps, tuple(m.stride(0) for m in maps), tuple(m.shape[1] for m in maps),
         tuple(m.shape[2] for m in maps), transforms, state.cell.contiguous(), state.depth_range.contiguous(),
         *view_weight, output, rows.stride(0), height, width, state.grid.cells(state.stage + 1),
-        S=len(maps), C=channels, CP=max(16, triton.next_power_of_2(channels)), G=groups, D=bins, DP=padded,
+        S=len(maps), C=channels, CP=max(8, triton.next_power_of_2(channels)), G=groups, D=bins, DP=padded,
         FIRST=state.stage == 0, TOLERANCE=state.grid.tolerance, INVERSE=state.grid.inverse, BLOCK=block,
         PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",
     )  # fmt: skip

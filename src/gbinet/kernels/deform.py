@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 TAPS = 9
+_FORWARD_BLOCK, _FORWARD_WARPS = 64, 4  # of inference
 
 
 @triton.jit
@@ -182,9 +183,11 @@ class _DeformConv2d(torch.autograd.Function):
     def forward(ctx: Any, features: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
         features_last = features.permute(0, 2, 3, 1).contiguous()  # [B, H, W, C]; no copy if channels-last
         offsets_last = offsets.permute(0, 2, 3, 1).contiguous()  # [B, H, W, 18]
-        taps = weight.to(features.dtype).permute(2, 3, 1, 0).reshape(TAPS, weight.shape[1], -1).contiguous()
+        taps = pack_taps(weight.to(features.dtype))
         batch, height, width, _ = features_last.shape
-        output = features_last.new_empty(batch, height, width, weight.shape[0])
+        # Feature maps differ little between neighbouring hypotheses: autocast must not round them.
+        kind = torch.float32 if torch.is_autocast_enabled(features.device.type) else features.dtype
+        output = features_last.new_empty(batch, height, width, weight.shape[0], dtype=kind)
         pixels = batch * height * width
         block = 64
         _forward_kernel[(triton.cdiv(pixels, block),)](
@@ -232,6 +235,27 @@ def _sizes(taps: Tensor, block: int) -> dict[str, int | str]:
         "BLOCK": block,
         "PRECISION": "ieee" if taps.dtype == torch.float32 else "tf32",  # only float32 looks at it
     }
+
+
+def deform_conv2d_into(features: Tensor, offsets: Tensor, taps: Tensor, output: Tensor) -> None:
+    """Forward alone, with weights packed before (pack_taps), into memory that is given.
+
+    features [B, C, H, W] and offsets [B, 18, H, W] channels last, output [B, H, W, O] contiguous.
+    """
+    features, offsets = features.permute(0, 2, 3, 1), offsets.permute(0, 2, 3, 1)
+    if not (features.is_contiguous() and offsets.is_contiguous() and output.is_contiguous()):
+        raise ValueError("the channels of features, offsets and output must lie side by side")
+    batch, height, width, _ = features.shape
+    pixels = batch * height * width
+    _forward_kernel[(triton.cdiv(pixels, _FORWARD_BLOCK),)](
+        features, offsets, taps, output, pixels, height, width, **_sizes(taps, _FORWARD_BLOCK),
+        num_warps=_FORWARD_WARPS,
+    )  # fmt: skip
+
+
+def pack_taps(weight: Tensor) -> Tensor:
+    """[O, C, 3, 3] -> [9, C, O]."""
+    return weight.permute(2, 3, 1, 0).reshape(TAPS, weight.shape[1], -1).contiguous()
 
 
 def deform_conv2d(features: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:

@@ -22,10 +22,16 @@ def sources_from_reference(cameras: Camera, scale: float = 1.0) -> tuple[Tensor,
     K = torch.cat([K[..., :2, :] * scale, K[..., 2:, :]], dim=-2)
     pose = cameras.cam_from_world.to(wide)
     rotation, translation = pose[..., :3, :3], pose[..., :3, 3:]
-    src_from_ref = rotation[:, 1:] @ rotation[:, :1].mT  # [B, V - 1, 3, 3]
-    matrix = K[:, 1:] @ src_from_ref @ inverse_3x3(K[:, :1])
-    offset = K[:, 1:] @ (translation[:, 1:] - src_from_ref @ translation[:, :1])  # [B, V - 1, 3, 1]
+    src_from_ref = _product(rotation[:, 1:], rotation[:, :1].mT)  # [B, V - 1, 3, 3]
+    matrix = _product(_product(K[:, 1:], src_from_ref), inverse_3x3(K[:, :1]))
+    moved = translation[:, 1:] - _product(src_from_ref, translation[:, :1])
+    offset = _product(K[:, 1:], moved)  # [B, V - 1, 3, 1]
     return matrix.float(), offset[..., 0].float()
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b of small matrices. On a GPU, @ would reserve tens of MiB of working memory for cuBLAS."""
+    return (a[..., None] * b[..., None, :, :]).sum(-2)
 
 
 def source_positions(matrix: Tensor, offset: Tensor, depth: Tensor) -> Tensor:

@@ -1,0 +1,70 @@
+"""CUDA graphs: a computation recorded once and replayed, so that the host does not launch its kernels again.
+
+Half the time of the coarse stages is the host's. A graph keeps its working memory for as long as it lives, so
+their number is bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+Computation = Callable[..., tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, ...]  # where the graph reads; filled before each replay
+    outputs: tuple[Tensor, ...]  # where it writes
+
+
+class Graphs:
+    """Recorded computations by key. A key is recorded when it comes for the second time."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit  # keys recorded at most; later ones are computed as if there were no graphs
+        self._seen: set[Hashable] = set()
+        self._recorded: dict[Hashable, _Recorded] = {}
+
+    def __len__(self) -> int:
+        return len(self._recorded)
+
+    def __call__(
+        self, key: Hashable, compute: Computation, inputs: Sequence[Tensor], kinds: Sequence[torch.dtype]
+    ) -> tuple[Tensor, ...]:
+        """compute(*inputs), from a graph where there is one, which holds copies of the inputs in these types.
+
+        The key must tell apart all that differs beyond the values in `inputs`: shapes, layouts, options.
+        """
+        found = self._recorded.get(key)
+        if found is None and key in self._seen and len(self._recorded) < self.limit:
+            found = self._record(key, compute, inputs, kinds)
+        if found is None:
+            self._seen.add(key)
+            return compute(*inputs)  # also compiles the kernels, which recording could not do
+        for target, source in zip(found.inputs, inputs, strict=True):
+            target.copy_(source)
+        found.graph.replay()
+        return tuple(output.clone() for output in found.outputs)
+
+    def _record(
+        self, key: Hashable, compute: Computation, inputs: Sequence[Tensor], kinds: Sequence[torch.dtype]
+    ) -> _Recorded | None:
+        try:
+            pairs = zip(inputs, kinds, strict=True)
+            held = tuple(torch.empty_like(tensor, dtype=kind).copy_(tensor) for tensor, kind in pairs)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                outputs = compute(*held)
+        except RuntimeError as error:  # out of memory, say: it goes without
+            log.warning("no CUDA graph (%s); going on without", str(error).splitlines()[0])
+            self.limit = 0
+            return None
+        self._recorded[key] = _Recorded(graph, held, outputs)
+        return self._recorded[key]

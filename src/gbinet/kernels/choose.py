@@ -1,0 +1,116 @@
+"""What a stage decides, in one pass over its logits: the most probable bin, how probable, next cell, depth.
+
+No volume in float32 is ever written. Inference only. Twin of descend, confidence and expected_depth of the
+binary search (model/search.py, model/strategies.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gbinet.kernels.cost_volume import depth_of
+
+if TYPE_CHECKING:
+    from gbinet.model.search import SearchState
+
+_BLOCK = 256
+
+
+@triton.jit
+def _kernel(
+    logits,  # [B, D, H, W], rows of pixels contiguous
+    cell,  # [B, H, W] int32
+    depth_range,  # [B, 2]
+    next_cell,  # [B, H, W] int32
+    largest,  # [B, H, W] float32
+    expected,  # [B, H, W] float32
+    batch_stride,
+    bin_stride,
+    row_stride,
+    height,
+    width,
+    cells,  # of the whole range, after this stage
+    D: tl.constexpr,
+    FIRST: tl.constexpr,
+    TOLERANCE: tl.constexpr,
+    INVERSE: tl.constexpr,
+    EXPECTATION: tl.constexpr,  # write `expected`; otherwise the other two
+    BLOCK: tl.constexpr,
+):
+    batch = tl.program_id(1).to(tl.int64)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    keep = pixel < height * width
+    place = batch * height * width + pixel
+    base = logits + batch * batch_stride + pixel // width * row_stride + pixel % width
+    best = tl.load(base, mask=keep, other=0.0).to(tl.float32)
+    choice = tl.zeros((BLOCK,), dtype=tl.int32)
+    for d in range(1, D):
+        value = tl.load(base + d * bin_stride, mask=keep, other=0.0).to(tl.float32)
+        choice = tl.where(value > best, d, choice)  # of equal ones the first
+        best = tl.maximum(best, value)
+    own = tl.load(cell + place, mask=keep, other=0)
+    first = own if FIRST else 2 * own - TOLERANCE
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    mean = tl.zeros((BLOCK,), dtype=tl.float32)
+    for d in range(D):
+        value = tl.load(base + d * bin_stride, mask=keep, other=0.0).to(tl.float32)
+        weight = tl.exp(value - best)
+        if EXPECTATION:
+            near_choice = (d - choice <= 1) & (choice - d <= 1)
+            weight = tl.where(near_choice, weight, 0.0)
+        total += weight
+        mean += weight * d
+    if EXPECTATION:
+        position = (first.to(tl.float32) + mean / total + 0.5) / cells
+        position = tl.minimum(tl.maximum(position, 0.0), 1.0)
+        near = tl.load(depth_range + batch * 2)
+        far = tl.load(depth_range + batch * 2 + 1)
+        tl.store(expected + place, depth_of(position, near, far, INVERSE), mask=keep)
+    else:
+        chosen = tl.minimum(tl.maximum(first + choice, 0), cells - 1)
+        tl.store(next_cell + place, chosen, mask=keep)
+        tl.store(largest + place, 1 / total, mask=keep)
+
+
+def choose(state: SearchState, logits: Tensor) -> tuple[SearchState, Tensor]:
+    """The state after descending into the most probable bin, and that bin's probability [B, 1, H, W].
+
+    logits [B, D, H, W] of any floating type.
+    """
+    cell = state.cell.contiguous()
+    chosen, largest = torch.empty_like(cell), torch.empty_like(cell, dtype=torch.float32)
+    _launch(state, logits, cell, chosen, largest, largest, expectation=False)
+    return replace(state, stage=state.stage + 1, cell=chosen), largest[:, None]
+
+
+def expected_depth(state: SearchState, logits: Tensor) -> Tensor:
+    """Continuous depth [B, H, W] from the logits [B, D, H, W] of a stage."""
+    cell = state.cell.contiguous()
+    depth = torch.empty_like(cell, dtype=torch.float32)
+    _launch(state, logits, cell, cell, depth, depth, expectation=True)
+    return depth
+
+
+def _launch(
+    state: SearchState,
+    logits: Tensor,
+    cell: Tensor,
+    chosen: Tensor,
+    largest: Tensor,
+    expected: Tensor,
+    expectation: bool,
+) -> None:
+    if logits.stride(3) != 1:
+        logits = logits.contiguous()
+    batch, bins, height, width = logits.shape
+    _kernel[(triton.cdiv(height * width, _BLOCK), batch)](
+        logits, cell, state.depth_range.contiguous(), chosen, largest, expected, *logits.stride()[:3],
+        height, width, state.grid.cells(state.stage + 1), D=bins, FIRST=state.stage == 0,
+        TOLERANCE=state.grid.tolerance, INVERSE=state.grid.inverse, EXPECTATION=expectation, BLOCK=_BLOCK,
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""The whole engine on its kernels finds the depth that the plain network finds."""
+
+import pytest
+import torch
+
+from gbinet import kernels
+from gbinet.camera import Camera
+from gbinet.inference.engine import Engine
+from gbinet.model.config import GBiNetConfig
+from gbinet.model.gbinet import GBiNet, SearchResult
+
+
+def network(readout: str = "centre") -> GBiNet:
+    torch.manual_seed(1)
+    config = GBiNetConfig(first_bins=8, stages=3, scale_of_stage=(0, 2, 3), readout=readout)  # type: ignore[arg-type]
+    model = GBiNet(config).eval()
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d):
+            torch.nn.init.uniform_(module.running_var, 0.5, 2.0)
+            torch.nn.init.normal_(module.bias, std=0.1)
+    return model
+
+
+def views(
+    count: int, height: int, width: int, device: torch.device
+) -> tuple[torch.Tensor, Camera, torch.Tensor]:
+    torch.manual_seed(2)
+    K = torch.tensor([[width, 0, width / 2], [0, width, height / 2], [0, 0, 1.0]])
+    pose = torch.eye(4).repeat(count, 1, 1)
+    pose[:, 0, 3] = -0.3 * torch.arange(count)
+    cameras = Camera(K.repeat(count, 1, 1), pose, width, height)[None].to(device)
+    images = torch.rand(1, count, 3, height, width)
+    return images.to(device), cameras, torch.tensor([[2.0, 10.0]], device=device)
+
+
+def agree(found: SearchResult, expected: SearchResult, share: float) -> None:
+    assert found.depth.shape == expected.depth.shape and found.confidence.shape == expected.confidence.shape
+    assert ((found.depth - expected.depth).abs() < 1e-3).float().mean() > share
+    assert ((found.confidence - expected.confidence).abs() < 1e-3).float().mean() > share
+
+
+@pytest.mark.parametrize("readout", ["centre", "expectation"])
+def test_same_depth_and_confidence(
+    monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device, readout: str
+) -> None:
+    model = network(readout).to(kernel_device)
+    inputs = views(2, 7, 13, kernel_device)  # no multiples of 8: padded
+    monkeypatch.setenv("GBINET_KERNELS", "plain")
+    with torch.inference_mode():
+        expected = model(*inputs)
+        before = inputs[0].clone()
+        monkeypatch.setattr(kernels, "usable", lambda *tensors: True)  # the interpreter serves CPU tensors
+        found = Engine(model, kernel_device, torch.float32)(*inputs)
+    agree(found, expected, 0.98)
+    assert torch.equal(before, inputs[0])  # the caller's images are left alone
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_graphs_replay_the_same_numbers(kernel_device: torch.device) -> None:
+    model = network("expectation").to(kernel_device)
+    plain, recorded = Engine(model, kernel_device), Engine(model, kernel_device, graphs=2)
+    images, cameras, ends = views(3, 64, 96, kernel_device)
+    with torch.inference_mode():
+        for seed in range(4):  # the first is computed, the second recorded
+            images = images.roll(seed, dims=-1)
+            ends = ends * 1.01
+            expected = plain(images, cameras, ends)
+            found = recorded(images, cameras, ends)
+            agree(found, expected, 0.999)
+            assert found.state is not None and torch.equal(found.state.cell, expected.state.cell)
+            features = plain.encode(images)
+            of_views = [tuple(m.unbind(1)) for m in features]
+            agree(recorded.search(of_views, cameras, ends), expected, 0.999)
+    assert len(recorded.graphs) == 2
+    other = views(3, 72, 96, kernel_device)
+    with torch.inference_mode():
+        for _ in range(3):  # beyond the limit: computed
+            agree(recorded(*other), plain(*other), 0.999)
+    assert len(recorded.graphs) == 2
