@@ -22,6 +22,7 @@ LEVELS: list[set[str]] = [
     {"inference", "fusion", "evaluation", "viewer", "training", "sfm"},
     {"pipeline"},
     {"demo"},
+    {"comparisons"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

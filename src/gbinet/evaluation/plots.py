@@ -54,21 +54,23 @@ def plot(
     y_label: str,
     mark: float | None = None,
     top: float | None = None,
+    start: float = 0.0,
     legend_low: bool = False,
 ) -> Path:
     """Draw curves; one whose x has one more value than y is drawn as bars between these edges.
 
     mark        x of a dashed vertical line
     top         upper end of the y axis, where it is known
+    start       left end of the x axis
     legend_low  for curves that rise: the legend stands at the lower right
     """
-    x_ticks = ticks(max(float(curve.x.max()) for curve in curves))
+    x_ticks = [start + t for t in ticks(max(float(curve.x.max()) for curve in curves) - start)]
     y_ticks = ticks(top or max(float(curve.y.max()) for curve in curves))
     image = Image.new("RGB", (_WIDTH * _SCALE, _HEIGHT * _SCALE), _PAPER)
     draw = ImageDraw.Draw(image)
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across = min(max(x / x_ticks[-1], 0), 1) * (_WIDTH - _LEFT - _RIGHT)
+        across = min(max((x - start) / (x_ticks[-1] - start), 0), 1) * (_WIDTH - _LEFT - _RIGHT)
         up = min(max(y / y_ticks[-1], 0), 1) * (_HEIGHT - _TOP - _BOTTOM)
         return (_LEFT + across) * _SCALE, (_HEIGHT - _BOTTOM - up) * _SCALE
 
@@ -113,10 +115,11 @@ def _draw_axes(
         at = place(x, 0)
         _text(draw, (at[0] / _SCALE, at[1] / _SCALE + 8), f"{x:.4g}", 12, anchor="ma")
     for y in y_ticks:
-        draw.line([place(0, y), place(x_ticks[-1], y)], fill=_GRID, width=_SCALE)
-        at = place(0, y)
+        draw.line([place(x_ticks[0], y), place(x_ticks[-1], y)], fill=_GRID, width=_SCALE)
+        at = place(x_ticks[0], y)
         _text(draw, (at[0] / _SCALE - 8, at[1] / _SCALE), f"{y:.4g}", 12, anchor="rm")
-    draw.line([place(0, y_ticks[-1]), place(0, 0), place(x_ticks[-1], 0)], fill=_INK, width=_SCALE)
+    corner = place(x_ticks[0], 0)
+    draw.line([place(x_ticks[0], y_ticks[-1]), corner, place(x_ticks[-1], 0)], fill=_INK, width=_SCALE)
 
 
 def _draw_curve(draw: ImageDraw.ImageDraw, place: Place, curve: Curve, colour: tuple[int, int, int]) -> None:

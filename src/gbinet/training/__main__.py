@@ -30,11 +30,11 @@ def parser() -> argparse.ArgumentParser:
     for field in fields(TrainConfig):
         flag = "--" + field.name.replace("_", "-")
         text = explained[field.name].replace("%", "%%")
-        result.add_argument(flag, default=None, help=text, **_argument(hints[field.name]))
+        result.add_argument(flag, default=None, help=text, **argument(hints[field.name]))
     return result
 
 
-def _argument(kind: Any) -> dict[str, Any]:
+def argument(kind: Any) -> dict[str, Any]:
     """How argparse reads a value of a field's type."""
     if kind is bool:
         return {"type": _boolean, "metavar": "{True,False}"}

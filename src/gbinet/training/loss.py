@@ -86,8 +86,7 @@ def regression_loss(strategy: Strategy, stage: Stage, depth: Tensor, processes: 
         low, high = strategy.window(stage.state)
         steps = (expected - depth).abs() / ((high - low) / (stage.logits.shape[1] - 1))
         half, one = (valid & (steps <= 0.5)).sum(), (valid & (steps <= 1)).sum()
-        inside = (valid & (depth >= low) & (depth <= high)).sum()
-        sums = [inside, (depth > 0).sum(), loss.sum(), half, one, loss.sum(), count]
+        sums = [count, (depth > 0).sum(), loss.sum(), half, one, loss.sum(), count]
         measures = torch.stack([s.float() for s in sums])
     return StageLoss(loss.sum() / total, valid, measures)
 

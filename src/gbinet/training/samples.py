@@ -6,7 +6,9 @@ unbroken one would have seen.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
@@ -21,6 +23,9 @@ from gbinet.errors import InputError
 from gbinet.scene import Scene
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
+
+
+AHEAD = 3  # batches made before they are needed: new scenes take longer than new views of old ones
 
 
 class BatchSource(Protocol):
@@ -40,34 +45,52 @@ class Stream(Protocol):
 class SourceStream:
     """Batches of a source that makes them by number, such as the renderer.
 
-    On a GPU they are made on a CUDA stream of their own: while the training step of one batch is still being
-    computed, the host already makes the next one and waits for that stream alone.
+    On a GPU a thread makes them ahead, on a CUDA stream of its own: while one batch is trained on, the host's
+    part of making the next ones goes on beside it (launching a recorded step only waits, outside Python).
     """
 
     steps_per_epoch = 0
 
     def __init__(
-        self, source: BatchSource, batch_size: int, processes: Processes, device: torch.device | None = None
+        self,
+        source: BatchSource,
+        batch_size: int,
+        processes: Processes,
+        device: torch.device | None = None,
+        ahead: int | None = None,
     ) -> None:
         self.source = source
         self.batch_size = batch_size
         self.processes = processes
         on_gpu = device is not None and device.type == "cuda"
         self.side = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self.ahead = ahead if ahead is not None else AHEAD if on_gpu else 0
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        for step in count(first_step):
-            yield self._make(step * self.processes.count + self.processes.rank)
+        numbers = (step * self.processes.count + self.processes.rank for step in count(first_step))
+        yield self._receive(*self._make(next(numbers)))  # here, so that kernels are compiled by one thread
+        if not self.ahead:
+            yield from (self._receive(*self._make(number)) for number in numbers)
+        with ThreadPoolExecutor(1) as maker:
+            made = deque(maker.submit(self._make, next(numbers)) for _ in range(self.ahead))
+            while True:
+                made.append(maker.submit(self._make, next(numbers)))
+                yield self._receive(*made.popleft().result())
 
-    def _make(self, index: int) -> Batch:
+    def _make(self, index: int) -> tuple[Batch, torch.cuda.Event | None]:
+        """A batch, and what a stream has to wait for before it reads it."""
         if self.side is None:
-            return self.source.batch(index, self.batch_size)
+            return self.source.batch(index, self.batch_size), None
         with torch.cuda.stream(self.side):
             batch = self.source.batch(index, self.batch_size)
-        training = torch.cuda.current_stream(self.side.device)
-        training.wait_stream(self.side)
-        for tensor in batch.tensors():  # their memory must outlive the training step that reads them
-            tensor.record_stream(training)
+            return batch, self.side.record_event()  # type: ignore[no-untyped-call]
+
+    def _receive(self, batch: Batch, ready: torch.cuda.Event | None) -> Batch:
+        if self.side is not None:
+            training = torch.cuda.current_stream(self.side.device)
+            training.wait_event(ready)  # type: ignore[no-untyped-call]
+            for tensor in batch.tensors():  # their memory must outlive the training step that reads them
+                tensor.record_stream(training)
         return batch
 
 
@@ -136,24 +159,26 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
     return DatasetStream(dataset, config.batch_size, processes, config.seed, config.workers)
 
 
-def validation_batches(config: TrainConfig, device: torch.device) -> Sequence[Batch]:
+def validation_batches(
+    config: TrainConfig, device: torch.device, rendered_size: tuple[int, int] = (1600, 1152)
+) -> Sequence[Batch]:
     """The samples that weights are chosen by, one per batch; none if the configuration says so."""
     count = config.validation_scenes
     if not count:
         return []
     if config.source == "rendered":
-        return _rendered_validation(config, device)
+        return _rendered_validation(config, device, rendered_size)
     dataset = MVSDataset(_scenes(config, "val"), _sample_config(config, training=False))
     chosen = [i * len(dataset) // count for i in range(min(count, len(dataset)))]
     return [_in_units_like_dtu(dataset[i]) for i in chosen]
 
 
-def _rendered_validation(config: TrainConfig, device: torch.device) -> Sequence[Batch]:
+def _rendered_validation(config: TrainConfig, device: torch.device, size: tuple[int, int]) -> Sequence[Batch]:
     """The fixed validation set: objects that are never trained on where there are assets, else our shapes."""
     from gbinet.render.validation import validation_samples
 
     part = "free" if config.assets is None else "assets"
-    samples = validation_samples(part, config.assets, device=device, scenes=config.validation_scenes)
+    samples = validation_samples(part, config.assets, size, device, config.validation_scenes)
     return [
         Batch(
             images=sample.images[None],

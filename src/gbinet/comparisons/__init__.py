@@ -1,0 +1,1 @@
+"""The paper's comparisons: variants trained with one equal budget, scored and measured alike, as tables."""

@@ -1,0 +1,110 @@
+"""What a variant costs: memory and time of a depth map and of a training step, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from gbinet.comparisons.run import Tell, read_result, variant_of
+from gbinet.comparisons.variants import Budget, Variant, train_config
+from gbinet.data.batch import Batch, collate
+from gbinet.evaluation.report import write_json
+from gbinet.inference.cost import Cost, measure, views_in_a_row
+from gbinet.inference.device import is_out_of_memory, pick_device
+from gbinet.inference.engine import Engine
+from gbinet.model.gbinet import GBiNet
+from gbinet.training.distributed import Processes
+from gbinet.training.graph import eager_step
+from gbinet.training.optimise import Optimiser, to_channels_last
+from gbinet.training.updates import Step
+
+FILE = "costs.json"
+
+
+def measure_costs(names: tuple[str, ...], budget: Budget, out: Path, tell: Tell, repeat: int = 5) -> None:
+    """Write costs.json; what is in it already stays. Run it alone: others on the GPU change the times."""
+    path = out / FILE
+    costs = read_result(path) or {}
+    device = pick_device()
+    for name in names:
+        if name in costs:
+            continue
+        variant = variant_of(name)
+        # How it is trained does not change what a depth map costs: the plain variant of a network tells.
+        parts = ("training",) if "update" in variant.changes else ("training", "network", "engine")
+        figures = {part: _guarded(partial(PARTS[part], variant, budget, device, repeat)) for part in parts}
+        where = torch.cuda.get_device_name() if device.type == "cuda" else str(device)
+        costs[name] = {**figures, "device": where}
+        write_json(path, costs)
+        tell(f"{name}: {costs[name]}")
+
+
+def _guarded(run: Callable[[], Cost]) -> dict[str, object]:
+    """What was measured, or why it could not be: the other measurements shall not be lost."""
+    on_gpu = torch.cuda.is_available()
+    try:
+        found = asdict(run())
+    except (RuntimeError, MemoryError) as error:
+        return {"error": "not enough memory" if is_out_of_memory(error) else str(error)}
+    finally:
+        if on_gpu:
+            torch.cuda.empty_cache()
+    if not on_gpu:
+        found["peak_mib"] = None  # a process that has done other things before cannot tell
+    return found
+
+
+@torch.inference_mode()
+def _network(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Cost:
+    """As papers measure: the trained network in float32, all views encoded at once."""
+    torch.manual_seed(0)
+    model = GBiNet(train_config(variant, budget).network).to(device).eval()
+    return _depth_map(model, budget, device, repeat)
+
+
+@torch.inference_mode()
+def _engine(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Cost:
+    """As `gbinet depth` runs it: folded, half precision on a GPU, fused kernels where there are any."""
+    torch.manual_seed(0)
+    return _depth_map(Engine(GBiNet(train_config(variant, budget).network), device), budget, device, repeat)
+
+
+def _depth_map(model: GBiNet, budget: Budget, device: torch.device, repeat: int) -> Cost:
+    width, height = budget.validation_size
+    inputs = views_in_a_row(budget.views, width, height, device)
+    milliseconds, peak = measure(lambda: model(*inputs), device, repeat)
+    return Cost(width, height, budget.views, milliseconds, peak)
+
+
+def _training(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Cost:
+    """A whole step, launched piece by piece, on images at random: their content changes no memory."""
+    config = train_config(variant, budget)
+    torch.manual_seed(0)
+    model = GBiNet(config.network).to(device).train()
+    to_channels_last(model)
+    optimiser = Optimiser(model, config, Processes())
+    optimiser.schedule(1e-4, 0)
+    images, cameras, limits = views_in_a_row(budget.views, budget.width, budget.height, device)
+    one = Batch(
+        images=images,
+        cameras=cameras,
+        depth_range=limits,
+        depth=torch.full((1, budget.height, budget.width), 600.0, device=device),
+        mask=torch.ones(1, budget.height, budget.width, dtype=torch.bool, device=device),
+        names=("random",),
+    )
+    batch = collate([one] * budget.batch_size)
+    step = Step(config, config.stages)
+    milliseconds, peak = measure(lambda: eager_step(model, optimiser, batch, step), device, repeat)
+    return Cost(budget.width, budget.height, budget.views, milliseconds, peak)
+
+
+PARTS: dict[str, Callable[[Variant, Budget, torch.device, int], Cost]] = {
+    "network": _network,
+    "engine": _engine,
+    "training": _training,
+}

@@ -1,0 +1,114 @@
+"""One variant: train, score, write its result. What is finished is not done again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from gbinet.comparisons.variants import MOST_STAGES, VARIANTS, Budget, Variant, train_config
+from gbinet.data.batch import Batch
+from gbinet.errors import InputError
+from gbinet.evaluation.report import write_json
+from gbinet.inference.device import pick_device
+from gbinet.model.gbinet import GBiNet
+from gbinet.provenance import maker
+from gbinet.training import checkpoint
+from gbinet.training.progress import line
+from gbinet.training.samples import validation_batches
+from gbinet.training.trainer import train
+from gbinet.training.validate import validate
+
+Tell = Callable[[str], None]
+
+
+def variant_of(name: str) -> Variant:
+    if name not in VARIANTS:
+        raise InputError(f"there is no variant '{name}'; choose from {', '.join(VARIANTS)}")
+    return VARIANTS[name]
+
+
+def result_path(out: Path, name: str) -> Path:
+    return out / f"{name}.json"
+
+
+def read_result(path: Path) -> dict[str, object] | None:
+    """None where there is none; one that cannot be read is an error, not a reason to train for hours."""
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON ({error}); delete it to compute it again") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is no result of a comparison; delete it to compute it again")
+    return content
+
+
+def run_variant(
+    name: str,
+    budget: Budget,
+    out: Path,
+    work: Path,
+    *,
+    minutes: float = 0.0,
+    samples: Sequence[Batch] | None = None,
+    tell: Tell,
+) -> dict[str, object]:
+    """Train a variant and score it; `out` gets NAME.json and NAME.safetensors, `work` the checkpoints.
+
+    A command that has only `minutes` stops in time and scores what there is; the next one goes on. `samples`
+    replaces the validation set.
+    """
+    variant, path = variant_of(name), result_path(out, name)
+    stored = read_result(path)
+    if stored is not None:
+        if stored.get("budget") != budget.to_dict():
+            raise InputError(f"{path} was made with another budget: choose another folder, or delete it")
+        if stored.get("finished"):
+            tell(f"{name}: finished before")
+            return stored
+    config, folder = train_config(variant, budget, minutes), work / name
+    trained = train(
+        config, folder, resume=bool(checkpoint.states(folder)), report=lambda r: tell(f"{name}: {line(r)}")
+    )
+    if not trained.progress.step:
+        raise InputError(f"{name}: there was no time for a single step; give it more minutes")
+    device = pick_device()
+    small = GBiNet.from_pretrained(folder / "last.safetensors").save(out / f"{name}.safetensors", half=True)
+    model = GBiNet.from_pretrained(small).to(device)  # what is scored is what is kept
+    began = time.perf_counter()
+    stages = model.strategy.most_stages or max(MOST_STAGES, config.stages)
+    given = validation_samples(budget, device) if samples is None else samples
+    scored = validate(model, given, stages)
+    result: dict[str, object] = {
+        "variant": name,
+        "label": variant.label,
+        "budget": budget.to_dict(),
+        "finished": trained.finished,
+        "trained": {
+            "samples": trained.progress.samples,
+            "steps": trained.progress.step,
+            "seconds": trained.progress.seconds,
+            "skipped": trained.progress.skipped,
+        },
+        "stages": config.stages,
+        "validation": scored.to_dict(),
+        "validation_seconds": time.perf_counter() - began,
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else str(device),
+        "made_by": maker(model).to_dict(),
+    }
+    write_json(path, result)
+    tell(f"{name}: score {scored.score:.4f}, in {path}")
+    return result
+
+
+def validation_samples(budget: Budget, device: torch.device) -> Sequence[Batch]:
+    """The samples that all variants are scored on."""
+    config = train_config(VARIANTS["gbinet"], budget)
+    config = replace(config, validation_scenes=budget.validation_scenes)
+    return validation_batches(config, device, budget.validation_size)
