@@ -124,7 +124,7 @@ class _Worker:
         self.scene, self.config, self.folder = scene, config, folder
         self.device = pick_device(config.device)
         self.dtype = pick_precision(config.precision, self.device)
-        self.model = _ready(model, self.device, self.dtype)
+        self.model = _ready(model, self.device, self.dtype, config.max_memory)
         self.result = DepthRun(device=str(self.device), precision=str(self.dtype).removeprefix("torch."))
         self.tile = self._first_tile()
         self.result.tile = self.tile
@@ -203,7 +203,7 @@ class _Worker:
         return camera.resized(max(8, width), max(8, height))
 
     def _read(self, index: int) -> Tensor:
-        """[3, H, W] in [0, 1] on the CPU, at the working size."""
+        """[H, W, 3] uint8 on the CPU, at the working size: a quarter of what floats would take to move."""
         view, camera = self.scene.views[index], self._camera(index)
         pixels = read_image(view.image_path)
         if pixels.shape[:2] != (view.camera.height, view.camera.width):
@@ -212,7 +212,7 @@ class _Worker:
                 f"its camera says {view.camera.width}x{view.camera.height}"
             )
         resized = Image.fromarray(pixels).resize((camera.width, camera.height), Image.Resampling.BOX)
-        return torch.from_numpy(np.array(resized)).permute(2, 0, 1) / 255
+        return torch.from_numpy(np.array(resized))
 
     def _read_ahead(self, index: int) -> None:
         if index not in self.cache and index not in self.images and index not in self.broken:
@@ -231,7 +231,8 @@ class _Worker:
 
     def _encode(self, index: int) -> tiles.Features:
         self._read_ahead(index)
-        image = self.images.pop(index).result().to(self.device, self.dtype)
+        pixels = self.images.pop(index).result().to(self.device)  # [H, W, 3]
+        image = (pixels.permute(2, 0, 1) / 255).to(self.dtype)
         return self._within_memory(lambda tile: tiles.encode(self.model, image, tile))
 
     def _search(
@@ -320,8 +321,12 @@ def _round_tile(side: float) -> int:
     return max(tiles.SMALLEST, int(side) // tiles.ALIGNMENT * tiles.ALIGNMENT)
 
 
-def _ready(model: GBiNet, device: torch.device, dtype: torch.dtype) -> GBiNet:
-    """The fast twin of a plain network; others with the same methods are taken as they are."""
+def _ready(model: GBiNet, device: torch.device, dtype: torch.dtype, max_memory: float | None) -> GBiNet:
+    """The fast twin of a plain network; others with the same methods are taken as they are.
+
+    A scene has many views of one or two sizes, for which CUDA graphs pay, unless memory counts more.
+    """
     from gbinet.inference.engine import Engine
 
-    return Engine(model, device, dtype) if type(model) is GBiNet else model
+    graphs = 2 if max_memory is None else 0
+    return Engine(model, device, dtype, graphs) if type(model) is GBiNet else model
