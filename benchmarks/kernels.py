@@ -14,9 +14,15 @@ import torch.nn.functional as F
 from _common import report
 from torch import Tensor
 
-from gbinet.kernels import conv, deform, merge
+from gbinet.inference.engine import _pack as pack_view_weight
+from gbinet.inference.fold import fold_batch_norms
+from gbinet.kernels import choose, conv, cost_volume, deform, merge, planes
 from gbinet.kernels import warp as warp_kernel
+from gbinet.model import search
+from gbinet.model.cost_volume import fuse_views
 from gbinet.model.deform import deform_conv2d_plain
+from gbinet.model.gbinet import GBiNet
+from gbinet.model.search import SearchGrid, SearchState
 from gbinet.model.warp import warp_correlation_plain
 
 HALF = torch.float16
@@ -63,9 +69,13 @@ def conv3d_case(inputs: int, outputs: int, stride: int, height: int, width: int)
     bias = torch.randn(outputs, device="cuda", dtype=HALF)
     packed, wide, last = conv.pack(weight), bias.float(), weight.to(memory_format=torch.channels_last_3d)
     bytes_moved = 2 * (x.numel() + x.numel() // inputs * outputs // stride**2)
+    over_planes = planes.suits(x, outputs)
+    matrix, repeated = planes.pack(packed, wide, 4)
     return (
-        f"conv3d {inputs}->{outputs} /{stride} {height}x{width}",
-        lambda: conv.conv3d(x, packed, wide, stride=stride),
+        f"conv3d {inputs}->{outputs} /{stride} {height}x{width}{', over planes' if over_planes else ''}",
+        (lambda: planes.conv3d(x, matrix, repeated, outputs, stride=stride))
+        if over_planes
+        else (lambda: conv.conv3d(x, packed, wide, stride=stride)),
         lambda: F.conv3d(x, last, bias, (1, stride, stride), 1).relu_(),
         bytes_moved,
     )
@@ -81,8 +91,15 @@ def up_case(inputs: int, outputs: int, height: int, width: int) -> Case:
     def plain() -> Tensor:
         return F.conv_transpose3d(x, last, bias, (1, 2, 2), 1, (0, 1, 1)).relu_().add_(skip)
 
-    name = f"up3d {inputs}->{outputs} {height}x{width}"
-    fused = lambda: conv.conv_transpose3d(x, packed, wide, skip=skip)  # noqa: E731
+    over_planes = planes.suits(x, outputs, transposed=True)
+    matrix, repeated = planes.pack(packed, wide, 4, transposed=True)
+
+    def fused() -> Tensor:
+        if over_planes:
+            return planes.conv_transpose3d_into(x, matrix, repeated, skip)
+        return conv.conv_transpose3d(x, packed, wide, skip=skip, into_skip=True)
+
+    name = f"up3d {inputs}->{outputs} {height}x{width}{', over planes' if over_planes else ''}"
     return name, fused, plain, 2 * (x.numel() + 2 * skip.numel())
 
 
@@ -138,6 +155,43 @@ def warp_case(channels: int, groups: int, height: int, width: int) -> Case:
     )
 
 
+def state_of(height: int, width: int) -> SearchState:
+    """Before stage 8 of the preset."""
+    grid = SearchGrid()
+    cell = torch.randint(0, grid.cells(7), (1, height, width), dtype=torch.int32, device="cuda")
+    return SearchState(grid, torch.tensor([[425.0, 935.0]], device="cuda"), 7, cell)
+
+
+def choose_case(height: int, width: int) -> Case:
+    logits, state = torch.randn(1, 4, height, width, device="cuda", dtype=HALF), state_of(height, width)
+
+    def plain() -> object:
+        probabilities = logits.float().softmax(1)
+        return search.descend(state, logits.max(1).indices), probabilities.amax(1)
+
+    bytes_moved = height * width * (2 * 4 + 4 + 8)
+    return f"choose {height}x{width}", lambda: choose.choose(state, logits), plain, bytes_moved
+
+
+def cost_volume_case(channels: int, groups: int, height: int, width: int) -> Case:
+    """Four sources 60 mm apart, as in the benchmark of the whole network. Plain: model/cost_volume.py."""
+    reference, sources = image(channels, height, width), [image(channels, height, width) for _ in range(4)]
+    focal = 2892.0 * width / 1600
+    matrices = torch.eye(3, device="cuda").expand(1, 4, 3, 3)
+    offsets = torch.tensor([[[60.0 * i * focal, 0.0, 0.0] for i in range(1, 5)]], device="cuda")
+    state = state_of(height, width)
+    net = fold_batch_norms(GBiNet()).view_weights[3 if groups == 4 else 2].to("cuda", HALF)
+    packed = pack_view_weight(net, torch.device("cuda"), HALF)
+    assert packed is not None
+    inputs = (reference, sources, matrices, offsets)
+    return (
+        f"whole cost volume, four sources, {channels} channels {height}x{width}",
+        lambda: cost_volume.fused_cost_volume(*inputs, state, packed, groups),
+        lambda: fuse_views(*inputs, search.hypotheses(state), net, groups),
+        height * width * (2 * 5 * channels + 4 + 2 * 4 * groups),
+    )
+
+
 @torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -174,6 +228,9 @@ def main() -> None:
         deform_case(32, 16, h // 2, w // 2),
         deform_case(64, 32, h // 4, w // 4),
         warp_case(8, 4, h, w),
+        cost_volume_case(8, 4, h, w),
+        cost_volume_case(16, 8, h // 2, w // 2),
+        choose_case(h, w),
     ]
     figures: dict[str, object] = {"copy TB/s": round(speed / 1e12, 2)}
     for name, fused, plain, bytes_moved in cases:

@@ -137,32 +137,23 @@ def _up_kernel(
     even_odd = tl.zeros((BLOCK, NP), dtype=tl.float32)
     odd_even = tl.zeros((BLOCK, NP), dtype=tl.float32)
     odd_odd = tl.zeros((BLOCK, NP), dtype=tl.float32)
-    for corner in tl.static_range(4):
-        below = corner // 2
-        right = corner % 2
-        pointers, inside = _values(base, y + below, x + right, planes, keep, height, width, I)
+    for corner in tl.static_range(4):  # the pixel itself, its right, lower and lower right neighbour
+        pointers, inside = _values(base, y + corner // 2, x + corner % 2, planes, keep, height, width, I)
         values = tl.load(pointers, mask=inside[:, None] & (k < D * I)[None, :], other=0.0)
         # Taps of odd rows: 2 on the row itself, 0 on the row below; of even ones: 1. Columns alike.
-        kh = 2 - 2 * below
-        kw = 2 - 2 * right
-        odd_odd = tl.dot(
-            values, tl.load(weights + (kh * 3 + kw) * KP * NP + square), odd_odd, input_precision=PRECISION
-        )
-        if below == 0:
-            even_odd = tl.dot(
-                values, tl.load(weights + (3 + kw) * KP * NP + square), even_odd, input_precision=PRECISION
-            )
-        if right == 0:
-            odd_even = tl.dot(
-                values,
-                tl.load(weights + (kh * 3 + 1) * KP * NP + square),
-                odd_even,
-                input_precision=PRECISION,
-            )
+        down = (2 - 2 * (corner // 2)) * 3
+        across = 2 - 2 * (corner % 2)
+        matrix = tl.load(weights + (down + across) * KP * NP + square)
+        odd_odd = tl.dot(values, matrix, odd_odd, input_precision=PRECISION)
+        if corner // 2 == 0:
+            matrix = tl.load(weights + (3 + across) * KP * NP + square)
+            even_odd = tl.dot(values, matrix, even_odd, input_precision=PRECISION)
+        if corner % 2 == 0:
+            matrix = tl.load(weights + (down + 1) * KP * NP + square)
+            odd_even = tl.dot(values, matrix, odd_even, input_precision=PRECISION)
         if corner == 0:
-            even_even = tl.dot(
-                values, tl.load(weights + 4 * KP * NP + square), even_even, input_precision=PRECISION
-            )
+            matrix = tl.load(weights + 4 * KP * NP + square)
+            even_even = tl.dot(values, matrix, even_even, input_precision=PRECISION)
     plane_size = 4 * height * width
     start = batch * D * plane_size * O
     skip += start
