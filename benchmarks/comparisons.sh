@@ -12,9 +12,9 @@
 #   python -m gbinet.comparisons all --parts cloud pages --out OUT    # clouds and tables; no GPU needed
 #   python -m gbinet.comparisons docs --out OUT --docs docs/results.md
 set -u
+out=$(realpath -m "$1")
+assets=${2:+$(realpath "$2")}
 cd "$(dirname "$0")/.."
-out=$1
-assets=${2:-}
 limit=${LIMIT:-480} jobs=${JOBS:-3} samples=${SAMPLES:-3600} batch=${BATCH:-8} extra=${EXTRA:-}
 read -r width height <<< "${SIZE:-320 256}"
 work=${WORK:-$out/work}

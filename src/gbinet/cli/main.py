@@ -18,6 +18,7 @@ VERBS: dict[str, str] = {
     "train": "train the network on rendered scenes or on a data set",
     "render": "random textured scenes with exact depth, as a data set",
     "evaluate": "scores of depth maps and clouds: depth, cloud, dtu, tanks, eth3d",
+    "compare": "the paper's comparisons, trained and measured: strategies, bins, stages, updates",
     "info": "what a folder holds: views, sizes, depth ranges, pairs, coverage",
     "convert": "scenes, depth maps and clouds from one format to another",
     "benchmark": "time and memory of a depth map on this machine: speed, memory",

@@ -11,7 +11,7 @@ from typing import Any
 from gbinet.comparisons import tables
 from gbinet.comparisons.tables import Results
 from gbinet.comparisons.variants import COMPARISONS, VARIANTS
-from gbinet.errors import FormatError
+from gbinet.errors import FormatError, InputError
 from gbinet.evaluation.report import in_words, makers
 from gbinet.formats.atomic import atomic_path
 
@@ -56,6 +56,8 @@ def fill_docs(out: Path, docs: Path) -> Path:
     NAME is a comparison, `budget` or `order`. All other text stays.
     """
     results = Results.read(out)
+    if not results.variants:
+        raise InputError(f"{out} holds no result of a comparison; where are they? docs/ stays as it is")
     pictures = tables.plots(results, docs.parent / "pictures", "results-")
     text = docs.read_text(encoding="utf-8")
     found = [match[2] for match in _BLOCK.finditer(text)]

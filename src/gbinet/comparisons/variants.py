@@ -57,7 +57,7 @@ class Budget:
     batch_size: int = 8  # samples per step
     height: int = 512  # of a training image; a multiple of 64
     width: int = 640  # of a training image; a multiple of 64
-    views: int = 5  # images per sample, in training and in validation
+    views: int = 5  # images per sample (rendered validation always has 5)
     learning_rate: float = 1e-3  # at its highest; it falls along a cosine
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of training; validation is float32
     seed: int = 0  # of weights, samples and their order
@@ -65,10 +65,7 @@ class Budget:
     data: Path | None = None  # folder of DTU's training set (dtu)
     assets: Path | None = None  # folder of meshes and textures (rendered); none = shapes we make
     validation_scenes: int = 8  # samples that every variant is scored on
-    validation_size: tuple[int, int] = (
-        1600,
-        1152,
-    )  # of rendered validation images, and of what costs are for
+    validation_size: tuple[int, int] = (1600, 1152)  # of rendered ones, and of what costs are for
     cloud_scenes: int = 2  # rendered scenes that are reconstructed by every variant; 0 = none
     cloud_size: tuple[int, int] = (640, 480)  # of their photos
 
