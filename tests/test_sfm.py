@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +48,33 @@ def test_one_photo_is_not_enough(tmp_path: Path) -> None:
         pose_photos(tmp_path / "photos", tmp_path / "sfm")
 
 
-def test_identical_photos_fail_with_advice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [2, 40])
+def test_copies_of_one_photo_are_said_to_be_that(tmp_path: Path, count: int) -> None:
+    shifted_photos(tmp_path / "photos", 1, 0)
+    for i in range(1, count):
+        shutil.copyfile(tmp_path / "photos" / "p0.png", tmp_path / "photos" / f"p{i}.png")
+    with pytest.raises(SceneError, match=f"all {count} photos are copies of p0.png.*different places"):
+        pose_photos(tmp_path / "photos", tmp_path / "sfm")
+
+
+def test_copies_and_broken_photos_are_left_out_and_named(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    shifted_photos(photos, 3, 24)
+    shutil.copyfile(photos / "p1.png", photos / "p9.png")
+    (photos / "broken.jpg").write_bytes(b"not a photo")
+    result = pose_photos(photos, tmp_path / "sfm")
+    assert set(result.placed) | set(result.missing) == {"p0.png", "p1.png", "p2.png"}
+    assert result.copies == ("p9.png",) and result.broken == ("broken.jpg",)
+    assert any("copies" in text and "p9.png" in text for text in result.warnings())
+    assert pose_photos(photos, tmp_path / "sfm") == result
+
+
+def test_photos_from_one_place_fail_with_advice(tmp_path: Path) -> None:
+    """The same view, stored anew each time: no two files are the same."""
     shifted_photos(tmp_path / "photos", 4, 0)
+    for i, path in enumerate(sorted((tmp_path / "photos").iterdir())):
+        Image.open(path).save(path.with_suffix(".jpg"), quality=95 - i)
+        path.unlink()
     (tmp_path / "photos" / "broken.jpg").write_bytes(b"not a photo")
     seen: list[str] = []
     with pytest.raises(SceneError, match="different places"):
@@ -61,7 +87,7 @@ def test_a_finished_result_is_found_again(tmp_path: Path) -> None:
     out = tmp_path / "sfm"
     (out / "sparse" / "0").mkdir(parents=True)
     sizes = [[p.name, p.stat().st_size] for p in sorted((tmp_path / "photos").iterdir())]
-    content = {"photos": sizes, "placed": ["p0.png"], "missing": ["p1.png"], "broken": []}
+    content = {"photos": sizes, "placed": ["p0.png"], "missing": ["p1.png"], "broken": [], "copies": []}
     (out / "sfm.json").write_text(json.dumps(content))
     result = pose_photos(tmp_path / "photos", out)
     assert result.placed == ("p0.png",)

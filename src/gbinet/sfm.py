@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ Progress = Callable[[int, int, str], None]  # done, total, what
 
 _MAX_SIZE = 2000  # px, longer side for finding features: more costs time and adds little
 _ALL_PAIRS = 300  # up to so many photos every pair is compared; beyond, only neighbours in name order
+_LISTS = ("placed", "missing", "broken", "copies")  # of PosedPhotos, as sfm.json holds them
 _ADVICE = (
     "Photos must overlap by two thirds or more, be sharp, show texture, and be taken from different places "
     "(walking around, not turning on the spot)"
@@ -33,6 +36,7 @@ class PosedPhotos:
     placed: tuple[str, ...]
     missing: tuple[str, ...]  # photos without a pose
     broken: tuple[str, ...]  # photos that cannot be read
+    copies: tuple[str, ...] = ()  # photos that are the same file as an earlier one
 
     def warnings(self) -> list[str]:
         texts = []
@@ -42,14 +46,25 @@ class PosedPhotos:
             texts.append(f"{len(self.missing)} of {total} photos could not be placed: {names}")
         if self.broken:
             texts.append(f"{len(self.broken)} photos cannot be read: {', '.join(self.broken[:8])}")
+        if self.copies:
+            texts.append(
+                f"{len(self.copies)} photos are copies of others and were left out: "
+                f"{', '.join(self.copies[:8])}{', ...' if len(self.copies) > 8 else ''}"
+            )
         return texts
 
 
 def pose_photos(photos: Path, out: Path, progress: Progress | None = None) -> PosedPhotos:
     """Find the cameras of all photos in a folder; the result lies in `out` and is found again there."""
-    paths, broken = _readable(list_photos(photos))
+    readable, broken = _readable(list_photos(photos))
+    paths, copies = _distinct(readable)
+    if len(readable) > 1 and len(paths) == 1:
+        raise SceneError(f"{photos}: all {len(readable)} photos are copies of {paths[0].name}. {_ADVICE}")
     if len(paths) < 2:
-        raise SceneError(f"{photos}: structure from motion needs at least 2 photos, found {len(paths)}")
+        unreadable = f" ({len(broken)} more cannot be read: {', '.join(broken[:8])})" if broken else ""
+        raise SceneError(
+            f"{photos}: structure from motion needs at least 2 photos, found {len(paths)}{unreadable}"
+        )
     state = {"photos": [[p.name, p.stat().st_size] for p in paths]}
     if (finished := _finished(out, state)) is not None:
         return finished
@@ -78,8 +93,9 @@ def pose_photos(photos: Path, out: Path, progress: Progress | None = None) -> Po
         tuple(n for n in names if n in placed),
         tuple(n for n in names if n not in placed),
         tuple(broken),
+        tuple(copies),
     )
-    content = {**state, "placed": result.placed, "missing": result.missing, "broken": broken}
+    content = {**state, **{key: getattr(result, key) for key in _LISTS}}
     with atomic_path(out / "sfm.json") as temporary:  # last: whoever finds it finds the model too
         temporary.write_text(json.dumps(content, indent=2) + "\n")
     return result
@@ -96,13 +112,32 @@ def _readable(paths: list[Path]) -> tuple[list[Path], list[str]]:
     return good, broken
 
 
+def _distinct(paths: list[Path]) -> tuple[list[Path], list[str]]:
+    """The first of each set of files with the same bytes, and the names of the others."""
+    first: dict[tuple[int, bytes], Path] = {}
+    sizes = Counter(path.stat().st_size for path in paths)
+    kept, copies = [], []
+    for path in paths:
+        size = path.stat().st_size
+        if sizes[size] > 1 and first.setdefault((size, _digest(path)), path) is not path:
+            copies.append(path.name)
+        else:
+            kept.append(path)
+    return kept, copies
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
 def _finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
     """The result of an earlier run over the same photos."""
     try:
         stored = json.loads((out / "sfm.json").read_text())
         if stored["photos"] != state["photos"] or not (out / "sparse" / "0").is_dir():
             return None
-        return PosedPhotos(out, *(tuple(stored[k]) for k in ("placed", "missing", "broken")))
+        return PosedPhotos(out, *(tuple(stored[key]) for key in _LISTS))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
