@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from gbinet.data.load import load_scene
-from gbinet.errors import SceneError
+from gbinet.errors import GBiNetError, SceneError
 from gbinet.pipeline import has_poses
 from gbinet.sfm import pose_photos
 
@@ -108,3 +108,11 @@ def test_real_photos_get_poses_and_keep_them(shared: Path, tmp_path: Path) -> No
     assert again == first and not seen
     scene = load_scene(tmp_path / "sfm", cache=tmp_path / "cache")
     assert len(scene.views) == len(first.placed) and all(view.sources for view in scene.views)
+
+
+def test_a_nearly_full_disk_is_said_before_it_hurts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shifted_photos(tmp_path / "photos", 2, 10)
+    usage = shutil.disk_usage(tmp_path)._replace(free=5 << 20)
+    monkeypatch.setattr("gbinet.sfm.shutil.disk_usage", lambda _: usage)
+    with pytest.raises(GBiNetError, match="12 MiB of disk, 5 MiB are free"):
+        pose_photos(tmp_path / "photos", tmp_path / "sfm")

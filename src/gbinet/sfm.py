@@ -21,6 +21,7 @@ Progress = Callable[[int, int, str], None]  # done, total, what
 
 _MAX_SIZE = 2000  # px, longer side for finding features: more costs time and adds little
 _ALL_PAIRS = 300  # up to so many photos every pair is compared; beyond, only neighbours in name order
+_PHOTO_BYTES = 6 << 20  # of disk per photo: 2 MiB of features and matches, and as much again while they grow
 _LISTS = ("placed", "missing", "broken", "copies")  # of PosedPhotos, as sfm.json holds them
 _ADVICE = (
     "Photos must overlap by two thirds or more, be sharp, show texture, and be taken from different places "
@@ -69,6 +70,7 @@ def pose_photos(photos: Path, out: Path, progress: Progress | None = None) -> Po
     if (finished := _finished(out, state)) is not None:
         return finished
     _collect(paths, out / "images")
+    _check_space(out, len(paths))
     with _quiet() as pycolmap:
         database = out / "database.db"
         try:
@@ -81,7 +83,8 @@ def pose_photos(photos: Path, out: Path, progress: Progress | None = None) -> Po
             reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
             raise SceneError(f"{photos}: structure from motion failed ({reason}). {_ADVICE}") from error
     if model is None:
-        raise SceneError(f"{photos}: no two of the {len(paths)} photos could be placed together. {_ADVICE}")
+        who = "the two photos could not" if len(paths) == 2 else f"no two of the {len(paths)} photos could"
+        raise SceneError(f"{photos}: {who} be placed together. {_ADVICE}")
     placed = {image.name for image in model.images.values() if image.has_pose}
     sparse = out / "sparse" / "0"
     shutil.rmtree(sparse, ignore_errors=True)
@@ -153,6 +156,16 @@ def _collect(paths: list[Path], folder: Path) -> None:
             (folder / path.name).symlink_to(path.resolve())
         except OSError:
             shutil.copyfile(path, folder / path.name)
+
+
+def _check_space(out: Path, count: int) -> None:
+    """pycolmap ends the whole process when its database meets a full disk: better said before."""
+    needed, free = count * _PHOTO_BYTES, shutil.disk_usage(out).free
+    if free < needed:
+        raise GBiNetError(
+            f"{out}: structure from motion of {count} photos needs about {needed >> 20} MiB of disk, "
+            f"{free >> 20} MiB are free; free some space and start again, or choose another folder"
+        )
 
 
 @contextmanager

@@ -410,3 +410,13 @@ def test_shared_scenes(shared: Path, name: str, kind: str, views: int, size: tup
 def test_shared_photos_need_poses(shared: Path) -> None:
     with pytest.raises(SceneError, match="11 photos"):
         load_scene(shared / "scenes" / "sceaux-castle-photos")
+
+
+def test_a_photo_without_a_camera_is_named(tmp_path: Path) -> None:
+    folder = folders.mvsnet(tmp_path, count=5)
+    gone = sorted((folder / "cams").glob("*_cam.txt"))[3]
+    gone.unlink()
+    scene = load_scene(folder)
+    assert len(scene.views) == 4
+    name = gone.name.removesuffix("_cam.txt")
+    assert any("no camera file" in text and name in text for text in scene.warnings)

@@ -60,6 +60,7 @@ def load_mvsnet(
     warnings: list[str] = []
     views: list[View] = []
     numbers: dict[int, int] = {}  # number in file names -> index of the view
+    stems: set[str] = set()  # of all cam files
     missing: list[str] = []
     shared: ImageHeader | None = None
     for cam_path in sorted(cams.iterdir()):
@@ -67,6 +68,7 @@ def load_mvsnet(
         if match is None:
             continue
         stem = match[1]
+        stems.add(stem)
         image = images.get(stem)
         if image is None:
             missing.append(stem)
@@ -86,6 +88,9 @@ def load_mvsnet(
         views[-1] = _with_range(views[-1], cam, interval_scale, planes, warnings)
     if missing:
         warnings.append(f"{len(missing)} cameras have no image (first: {missing[0]}); left out")
+    without = sorted(stem for stem in set(images) - stems if not stem.endswith("_masked"))  # BlendedMVS
+    if without:
+        warnings.append(f"{len(without)} photos have no camera file (first: {without[0]}); left out")
     if not views:
         raise SceneError(f"{folder}: no camera in {cams.name}/ has an image in {images_at.name}/")
     found = with_pairs(tuple(views), numbers, _pair_file(folder, cams), warnings)

@@ -215,5 +215,7 @@ def _with_sources(scene: Scene, max_sources: int, warnings: list[str]) -> tuple[
         ranked = [own or found for own, found in zip(ranked, by_geometry, strict=True)]
     alone = [view.name for view, sources in zip(views, ranked, strict=True) if not sources]
     if alone:
-        warnings.append(f"{len(alone)} views overlap with no other (first: {alone[0]}); they get no depth")
+        warnings.append(
+            f"{len(alone)} of {len(views)} views overlap with no other (first: {alone[0]}); they get no depth"
+        )
     return tuple(replace(view, sources=s) for view, s in zip(views, ranked, strict=True))
