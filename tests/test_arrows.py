@@ -20,7 +20,7 @@ LEVELS: list[set[str]] = [
     {"formats"},
     {"model", "kernels", "data", "render"},
     {"inference", "fusion", "evaluation", "viewer", "training", "sfm"},
-    {"pipeline"},
+    {"pipeline", "stages_report"},
     {"demo"},
     {"comparisons"},
     {"cli"},

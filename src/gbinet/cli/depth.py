@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ def run(
     precision: Precision = "auto",
     max_memory: float | None = None,
     overwrite: bool = False,
+    stages_report: bool = False,
 ) -> None:
     """Estimate a depth map for every view.
 
@@ -38,6 +40,8 @@ def run(
         precision: auto is float16 on CUDA and float32 elsewhere.
         max_memory: GiB that the network may use; larger images are cut into tiles.
         overwrite: Replace depth maps in the output folder that were made with other settings.
+        stages_report: Also write stages/<view>.png for six views: depth, valid pixels and confidence of every
+            stage, what the filters keep, the fused cloud.
     """
     from gbinet import pipeline
     from gbinet.cli.progress import StageBars
@@ -66,7 +70,14 @@ def run(
             overwrite=overwrite,
             progress=lambda done, total, what: bars("depth", done, total, what),
         )
+        if stages_report:
+            from gbinet.stages_report import write_stages_report
+
+            shown = partial(bars, "stages")
+            write_stages_report(found, model, out / "depth", out / "stages", config, progress=shown)
     failures = [f"view {name} was left out: {reason}" for name, reason in result.failed.items()]
     print_warnings([*notes, *found.warnings, *result.warnings, *failures])
     done, time = len(result.computed) + len(result.kept), pipeline.duration(result.seconds)
     print(f"{done} depth maps ({len(result.kept)} were there already) in {time}: {out / 'depth'}")
+    if stages_report:
+        print(f"every stage of some views, and the fused cloud: {out / 'stages'}")

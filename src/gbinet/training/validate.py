@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -75,11 +75,21 @@ class Prediction:
     expectations: dict[int, Tensor]  # stage -> [H, W]
     valid: dict[int, Tensor]  # stage -> [H, W] bool
     confidence: Tensor  # [H, W]
+    confidences: dict[int, Tensor] = field(default_factory=dict)  # stage -> [H, W], if asked for
 
 
 @torch.no_grad()
-def predict(model: GBiNet, batch: Batch, stages: int | None = None, precision: str = "float32") -> Prediction:
-    """Run the search on one sample and look at every stage, in eval mode on the model's device."""
+def predict(
+    model: GBiNet,
+    batch: Batch,
+    stages: int | None = None,
+    precision: str = "float32",
+    keep_confidences: bool = False,
+) -> Prediction:
+    """Run the search on one sample and look at every stage, in eval mode on the model's device.
+
+    With `keep_confidences`, also the confidence that the first k stages would give, for every k.
+    """
     if len(batch.images) != 1:
         raise InputError(f"validation takes one sample at a time, got {len(batch.images)}")
     device = next(model.parameters()).device
@@ -103,8 +113,15 @@ def predict(model: GBiNet, batch: Batch, stages: int | None = None, precision: s
         shown = partial(_full_size, height=height, width=width, mode=strategy.enlarging)
         centres[number] = shown(strategy.depth(stage.next_state))[0]
         expectations[number] = shown(strategy.expected_depth(stage.state, stage.probabilities))[0]
+    confidences: dict[int, Tensor] = {}
+    if keep_confidences:
+        sums = torch.zeros_like(truth)
+        for number, stage in enumerate(result.stages, start=1):
+            sure = strategy.confidence(stage.state, stage.probabilities)[:, 0]  # [1, h, w]
+            sums = sums + _full_size(sure, height, width)
+            confidences[number] = sums[0] / number
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
-    found = (centres, expectations, valid, result.confidence[0])
+    found = (centres, expectations, valid, result.confidence[0], confidences)
     return Prediction(image, truth[0], limits, counted[0], *found)
 
 

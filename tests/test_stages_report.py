@@ -1,0 +1,43 @@
+"""`gbinet depth --stages-report`: pictures of the search for any scene."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from ball_scene import SceneMaker
+
+from gbinet import stages_report
+from gbinet.errors import GBiNetError
+from gbinet.inference.predictor import DepthConfig, estimate_depths
+from gbinet.model.gbinet import GBiNet
+from gbinet.stages_report import write_stages_report
+from gbinet.viewer.stages import ViewStages
+
+
+def test_some_views_get_a_sheet_with_every_stage(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = ball_scene()
+    torch.manual_seed(0)
+    model = GBiNet().eval()
+    config = DepthConfig(max_size=64, views=3, stages=3)
+    shown: list[ViewStages] = []
+    monkeypatch.setattr(stages_report, "VIEWS", 2)
+    write = stages_report.write_sheet
+    monkeypatch.setattr(stages_report, "write_sheet", lambda p, v: (shown.append(v), write(p, v))[1])
+    estimate_depths(scene, model, tmp_path / "depth", config)
+    written = write_stages_report(scene, model, tmp_path / "depth", tmp_path / "stages", config)
+    assert 1 <= len(written) <= 2 and all(p.is_file() for p in written)
+    assert (tmp_path / "stages" / "cloud.ply").is_file()
+    for view in shown:
+        assert set(view.depths) == set(view.confidences) == {1, 2, 3}
+        # The stages that are shown are those of the search that was written.
+        torch.testing.assert_close(torch.from_numpy(view.depths[3]), torch.from_numpy(view.final))
+        torch.testing.assert_close(torch.from_numpy(view.confidences[3]), torch.from_numpy(view.confidence))
+
+
+def test_a_folder_without_depth_maps_is_refused(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    with pytest.raises(GBiNetError, match="no depth map"):
+        write_stages_report(ball_scene(), GBiNet(), tmp_path, tmp_path / "stages")
