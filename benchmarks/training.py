@@ -1,18 +1,25 @@
-"""Training speed and memory of the three update modes side by side, and what rendering the samples costs.
+"""Training speed and memory: the three update modes side by side, fast kernels and CUDA graph on and off, and
+what rendering the samples on the fly costs.
 
     python benchmarks/training.py --out training.json             # 512x640, 5 views, 8 stages, batch 4
     python benchmarks/training.py --size 64x64 --views 3 --stages 3 --batch-size 2 --repeat 1   # on a CPU
 
-Peak = torch.cuda.max_memory_allocated over a whole step, weights and samples included. The published code on
-an H200 (per-stage, 512x640, 5 views, 8 stages, batch 4): 2.9 samples/s, 10,167 MiB; with bf16 2.8 / 6,807.
+Time is that of whole steps (update, clipping, guard, Adam, averaged weights), launched as one CUDA graph
+where the line says so. Peak = torch.cuda.max_memory_allocated over an eager step, weights and samples
+included; the memory of a graph is set aside once and is about the same. The last lines train on samples that
+are rendered meanwhile, as `gbinet train --preset rendered` does. The published code on an H200 (per-stage,
+512x640, 5 views, 8 stages, batch 4): 2.9 samples/s, 10,167 MiB; with bf16 2.8 / 6,807.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
-from collections.abc import Callable
-from itertools import count, product
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import get_args
 
@@ -24,33 +31,42 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.render.source import RenderConfig, RenderedSource
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
-from gbinet.training.graph import StepRunner
+from gbinet.training.graph import EAGER_STEPS, StepRunner
 from gbinet.training.optimise import Optimiser, to_channels_last
+from gbinet.training.samples import SourceStream
 from gbinet.training.updates import Step
 
 
+@dataclass(frozen=True)
+class Variant:
+    """A line of the table."""
+
+    mode: UpdateMode
+    kernels: str  # fast, or plain for torch's own operations
+    graph: bool  # record the step as a CUDA graph
+
+    def __str__(self) -> str:
+        return f"{self.mode}, {self.kernels} kernels, {'CUDA graph' if self.graph else 'eager'}"
+
+
 def seconds(run: Callable[[], object], device: torch.device, warmup: int, repeat: int) -> float:
-    """Mean seconds per call after warm-up; CUDA events, so the host's clock does not count."""
+    """Mean seconds per call after warm-up; waits for the GPU at the end."""
     for _ in range(warmup):
         run()
-    if device.type != "cuda":
-        begin = time.perf_counter()
-        for _ in range(repeat):
-            run()
-        return (time.perf_counter() - begin) / repeat
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    first.record()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
     for _ in range(repeat):
         run()
-    last.record()
-    torch.cuda.synchronize()
-    return float(first.elapsed_time(last)) / 1000 / repeat
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / repeat
 
 
-def training_step(config: TrainConfig, batch: Batch, device: torch.device) -> Callable[[], None]:
-    """A whole step as the trainer does it: update, clipping, guard, Adam, averaged weights."""
+def training_step(
+    config: TrainConfig, next_batch: Callable[[], Batch], device: torch.device
+) -> tuple[Callable[[], None], StepRunner]:
+    """A whole step as the trainer does it, and what runs it."""
     torch.manual_seed(0)
     model = GBiNet(config.network).to(device).train()
     to_channels_last(model)
@@ -60,13 +76,64 @@ def training_step(config: TrainConfig, batch: Batch, device: torch.device) -> Ca
 
     def run() -> None:
         optimiser.schedule(1e-4, 0)
-        runner(batch, step)
+        runner(next_batch(), step)
 
-    return run
+    return run, runner
 
 
-def peak_mib(device: torch.device) -> float:
-    return torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else peak_memory_mib()
+@contextmanager
+def kernels(choice: str) -> Iterator[None]:
+    before = os.environ.get("GBINET_KERNELS")
+    os.environ["GBINET_KERNELS"] = choice
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["GBINET_KERNELS"]
+        else:
+            os.environ["GBINET_KERNELS"] = before
+
+
+def measure(
+    variant: Variant, config: TrainConfig, batch: Batch, device: torch.device, warmup: int, repeat: int
+) -> dict[str, float | str]:
+    config = replace(config, update=variant.mode, cuda_graph=variant.graph)
+    with kernels(variant.kernels):
+        run, runner = training_step(config, lambda: batch, device)
+        for _ in range(EAGER_STEPS):  # the graph comes after these
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+            run()
+        peak = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else peak_memory_mib()
+        duration = seconds(run, device, warmup, repeat)
+    note = f" ({runner.failure or 'not recorded'})" if variant.graph and not runner.recorded else ""
+    runner.release()
+    return {
+        "ms": 1000 * duration,
+        "samples_per_second": len(batch.images) / duration,
+        "peak_mib": peak,
+        "note": note,
+    }
+
+
+def measure_rendering(
+    config: TrainConfig, source: RenderedSource, device: torch.device, warmup: int, repeat: int
+) -> dict[str, float]:
+    """Rendering alone, and steps on samples that are rendered meanwhile."""
+    size = config.batch_size
+    index = count(10_000)
+    alone = seconds(lambda: source.batch(next(index), size), device, 1, repeat)
+    batches = SourceStream(source, size, Processes(), device).batches(0)
+    run, runner = training_step(config, lambda: next(batches), device)
+    together = seconds(run, device, EAGER_STEPS + warmup, repeat)
+    batches.close()  # type: ignore[attr-defined]  # a generator: ends its thread
+    runner.release()
+    return {
+        "rendering_alone_ms": 1000 * alone,
+        "ms": 1000 * together,
+        "samples_per_second": size / together,
+    }
 
 
 def options() -> argparse.Namespace:
@@ -78,10 +145,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--first-bins", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--modes", nargs="+", choices=get_args(UpdateMode), default=get_args(UpdateMode))
-    parser.add_argument("--precision", nargs="+", choices=("float32", "bfloat16"), default=["bfloat16"])
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--assets", type=Path, default=None)
-    parser.add_argument("--warmup", type=int, default=3)
-    parser.add_argument("--repeat", type=int, default=20)
+    parser.add_argument("--samples-per-scene", type=int, default=8)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--out", type=Path, default=None)
     return parser.parse_args()
 
@@ -90,40 +158,45 @@ def main() -> None:
     given = options()
     device = torch.device(given.device)
     width, height = (int(n) for n in given.size.split("x"))
-    render = RenderConfig(width=width, height=height, views=given.views, assets=given.assets)
+    render = RenderConfig(
+        width, height, given.views, assets=given.assets, samples_per_scene=given.samples_per_scene
+    )
     source = RenderedSource(render, device)
     batch = source.batch(0, given.batch_size)
-    figures: dict[str, object] = {}
-    fastest = float("inf")
-    for precision, mode in product(given.precision, given.modes):
-        config = TrainConfig(
-            update=mode,
-            precision=precision,
-            stages=given.stages,
-            first_bins=given.first_bins,
-            batch_size=given.batch_size,
-            readout_weight=0.1,
-            total_steps=1,
-        )
-        duration = seconds(training_step(config, batch, device), device, given.warmup, given.repeat)
-        fastest = min(fastest, duration)
-        figures[f"{mode} {precision}"] = {
-            "ms": 1000 * duration,
-            "samples_per_second": given.batch_size / duration,
-            "peak_mib": peak_mib(device),
-        }
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-    index = count(1)
-    rendering = seconds(
-        lambda: source.batch(next(index), given.batch_size), device, given.warmup, given.repeat
+    config = TrainConfig(
+        precision=given.precision,
+        stages=given.stages,
+        first_bins=given.first_bins,
+        batch_size=given.batch_size,
+        readout_weight=0.1,
+        total_steps=1,
     )
-    figures["rendering"] = {
-        "ms": 1000 * rendering,
-        "share_of_fastest_step": rendering / (rendering + fastest),
-    }
-    settings = {k: str(v) for k, v in vars(given).items() if k not in ("out", "modes", "precision")}
+    on_gpu = device.type == "cuda"
+    usual = "fast" if on_gpu else "plain"
+    variants = [Variant(mode, usual, on_gpu) for mode in given.modes]
+    if on_gpu and "shared-encoder" in given.modes:
+        variants += [Variant("shared-encoder", "fast", False), Variant("shared-encoder", "plain", False)]
+    figures: dict[str, object] = {}
+    rows = []
+    for variant in variants:
+        result = measure(variant, config, batch, device, given.warmup, given.repeat)
+        figures[str(variant)] = result
+        note = result.pop("note")
+        rows.append((f"{variant}{note}", result["samples_per_second"], result["ms"], result["peak_mib"]))
+        print(f"{rows[-1][0]:60s} {rows[-1][1]:6.1f} samples/s", flush=True)
+    rendered = measure_rendering(config, source, device, given.warmup, given.repeat)
+    figures["shared-encoder, rendering on the fly"] = rendered
+    if fastest := figures.get(str(Variant("shared-encoder", usual, on_gpu))):
+        rendered["share_of_a_step"] = 1 - fastest["ms"] / rendered["ms"]  # type: ignore[index]
+    settings = {k: str(v) for k, v in vars(given).items() if k not in ("out", "modes")}
     report("training", {"settings": settings, **figures}, given.out)
+    print(f"\n{'':60s} samples/s       ms  peak MiB")
+    for name, rate, duration, peak in rows:
+        print(f"{name:60s} {rate:9.1f} {duration:8.1f} {peak:9.0f}")
+    print(f"{'shared-encoder, rendering on the fly':60s} "
+          f"{rendered['samples_per_second']:9.1f} {rendered['ms']:8.1f}")  # fmt: skip
+    share = f", {100 * rendered['share_of_a_step']:.0f} % of a step" if "share_of_a_step" in rendered else ""
+    print(f"rendering alone: {rendered['rendering_alone_ms']:.1f} ms per batch{share}")
 
 
 if __name__ == "__main__":

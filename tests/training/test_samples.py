@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import islice
 from pathlib import Path
 
@@ -52,6 +53,27 @@ def test_an_epoch_shows_every_sample_once_in_a_new_order():
     for epoch, batches in enumerate((first, second)):
         assert {n for b in batches for n in b} == {f"{epoch}/{i}" for i in range(10)}
     assert [n.split("/")[1] for b in first for n in b] != [n.split("/")[1] for b in second for n in b]
+
+
+def test_batches_made_ahead_are_the_same():
+    alone = SourceStream(PlaneSource(8, 8, 2), 2, Processes())
+    ahead = SourceStream(PlaneSource(8, 8, 2), 2, Processes(), ahead=2)
+    assert names(ahead, 3, 6) == names(alone, 3, 6)
+
+
+def test_an_error_while_making_ahead_is_raised_and_the_thread_ends():
+    class Breaking(PlaneSource):
+        def batch(self, index: int, batch_size: int) -> Batch:
+            if index == 3:
+                raise InputError("sample 3 is broken")
+            return super().batch(index, batch_size)
+
+    threads = threading.active_count()
+    stream = SourceStream(Breaking(8, 8, 2), 2, Processes(), ahead=2).batches(0)
+    assert len(list(islice(stream, 3))) == 3
+    with pytest.raises(InputError, match="sample 3"):
+        next(stream)
+    assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("start", [1, 4, 5])

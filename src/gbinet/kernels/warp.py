@@ -40,17 +40,19 @@ def _position(transform, batch, x, y, depth, height, width):
 @triton.jit
 def _forward_kernel(
     reference,  # [B, H, W, C], batches reference_stride apart
-    source,  # [B, h, w, C], batches source_stride apart
-    transform,  # [B, 12]: M row by row, then t
+    source,  # [S, B, h, w, C], batches source_stride and views view_stride apart
+    transform,  # [S, B, 12]: M row by row, then t
     depth,  # [B, D, H, W]
-    output,  # [B, D, H, W, G]
+    output,  # [S, B, D, H, W, G]
     reference_stride,
     source_stride,
+    view_stride,
     height,
     width,
     source_height,
     source_width,
     bins,
+    views,
     C: tl.constexpr,
     G: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -68,40 +70,46 @@ def _forward_kernel(
         mask=keep[:, None],
         other=0.0,
     ).to(tl.float32)
-    base = source + batch * source_stride
-    for d in range(bins):
-        plane = (batch * bins + d) * pixels
-        z = tl.load(depth + plane + pixel, mask=keep, other=1.0)
-        top, left, fy, fx = _position(transform, batch, x, y, z, source_height, source_width)
-        p, m = _corner_pointers(base, top, left, channel, keep, source_height, source_width, C)
-        warped = tl.load(p, mask=m, other=0.0).to(tl.float32) * (1 - fy) * (1 - fx)
-        p, m = _corner_pointers(base, top, left + 1, channel, keep, source_height, source_width, C)
-        warped += tl.load(p, mask=m, other=0.0).to(tl.float32) * (1 - fy) * fx
-        p, m = _corner_pointers(base, top + 1, left, channel, keep, source_height, source_width, C)
-        warped += tl.load(p, mask=m, other=0.0).to(tl.float32) * fy * (1 - fx)
-        p, m = _corner_pointers(base, top + 1, left + 1, channel, keep, source_height, source_width, C)
-        warped += tl.load(p, mask=m, other=0.0).to(tl.float32) * fy * fx
-        value = tl.sum(tl.reshape(own * warped, (BLOCK, G, C // G)), axis=2) * (G / C)
-        pointers = output + (plane + pixel)[:, None] * G + group[None, :]
-        tl.store(pointers, value.to(output.dtype.element_ty), mask=keep[:, None])
+    for view in range(views):
+        base = source + batch * source_stride + view * view_stride
+        number = batch + view * tl.num_programs(1)
+        for d in range(bins):
+            z = tl.load(depth + (batch * bins + d) * pixels + pixel, mask=keep, other=1.0)
+            top, left, fy, fx = _position(transform, number, x, y, z, source_height, source_width)
+            p, m = _corner_pointers(base, top, left, channel, keep, source_height, source_width, C)
+            warped = tl.load(p, mask=m, other=0.0).to(tl.float32) * (1 - fy) * (1 - fx)
+            p, m = _corner_pointers(base, top, left + 1, channel, keep, source_height, source_width, C)
+            warped += tl.load(p, mask=m, other=0.0).to(tl.float32) * (1 - fy) * fx
+            p, m = _corner_pointers(base, top + 1, left, channel, keep, source_height, source_width, C)
+            warped += tl.load(p, mask=m, other=0.0).to(tl.float32) * fy * (1 - fx)
+            p, m = _corner_pointers(base, top + 1, left + 1, channel, keep, source_height, source_width, C)
+            warped += tl.load(p, mask=m, other=0.0).to(tl.float32) * fy * fx
+            value = tl.sum(tl.reshape(own * warped, (BLOCK, G, C // G)), axis=2) * (G / C)
+            pointers = output + ((number * bins + d) * pixels + pixel)[:, None] * G + group[None, :]
+            tl.store(pointers, value.to(output.dtype.element_ty), mask=keep[:, None])
 
 
 @triton.jit
 def _backward_kernel(
     reference,  # [B, H, W, C]
-    source,  # [B, h, w, C]
-    transform,  # [B, 12]
+    source,  # [S, B, h, w, C]
+    transform,  # [S, B, 12]
     depth,  # [B, D, H, W]
-    grad_output,  # [B, D, H, W, G]
-    grad_reference,  # [B, H, W, C]
-    grad_source,  # [B, h, w, C] float32, zeros
+    grad_output,  # [S, B, D, H, W, G]
+    grad_reference,  # [B, H, W, C], batches grad_reference_stride apart
+    grad_source,  # [S, B, h, w, C] float32, zeros; batches and views apart as the next arguments say
+    grad_reference_stride,
+    grad_source_stride,
+    grad_view_stride,
     reference_stride,
     source_stride,
+    view_stride,
     height,
     width,
     source_height,
     source_width,
     bins,
+    views,
     C: tl.constexpr,
     G: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -117,60 +125,54 @@ def _backward_kernel(
     own_offset = pixel[:, None] * C + channel[None, :]
     own = tl.load(reference + batch * reference_stride + own_offset, mask=keep[:, None], other=0.0)
     own = own.to(tl.float32)
-    base = source + batch * source_stride
-    grad_base = grad_source + batch * source_height * source_width * C
     own_grad = tl.zeros((BLOCK, C), dtype=tl.float32)
-    for d in range(bins):
-        plane = (batch * bins + d) * pixels
-        z = tl.load(depth + plane + pixel, mask=keep, other=1.0)
-        pointers = grad_output + (plane + pixel)[:, None] * G + group[None, :]
-        upstream = tl.load(pointers, mask=keep[:, None], other=0.0).to(tl.float32) * (G / C)
-        spread = tl.broadcast_to(tl.reshape(upstream, (BLOCK, G, 1)), (BLOCK, G, C // G))
-        grad = tl.reshape(spread, (BLOCK, C))
-        top, left, fy, fx = _position(transform, batch, x, y, z, source_height, source_width)
-        to_source = grad * own
-        for corner in tl.static_range(4):
-            row = top + corner // 2
-            column = left + corner % 2
-            weight_y = fy if corner // 2 == 1 else 1 - fy
-            weight_x = fx if corner % 2 == 1 else 1 - fx
-            weight = weight_y * weight_x
-            p, m = _corner_pointers(base, row, column, channel, keep, source_height, source_width, C)
-            own_grad += tl.load(p, mask=m, other=0.0).to(tl.float32) * weight * grad
-            p, m = _corner_pointers(grad_base, row, column, channel, keep, source_height, source_width, C)
-            tl.atomic_add(p, to_source * weight, mask=m, sem="relaxed")
-    pointers = grad_reference + batch * pixels * C + own_offset
+    for view in range(views):
+        base = source + batch * source_stride + view * view_stride
+        grad_base = grad_source + batch * grad_source_stride + view * grad_view_stride
+        number = batch + view * tl.num_programs(1)
+        for d in range(bins):
+            z = tl.load(depth + (batch * bins + d) * pixels + pixel, mask=keep, other=1.0)
+            pointers = grad_output + ((number * bins + d) * pixels + pixel)[:, None] * G + group[None, :]
+            upstream = tl.load(pointers, mask=keep[:, None], other=0.0).to(tl.float32) * (G / C)
+            spread = tl.broadcast_to(tl.reshape(upstream, (BLOCK, G, 1)), (BLOCK, G, C // G))
+            grad = tl.reshape(spread, (BLOCK, C))
+            top, left, fy, fx = _position(transform, number, x, y, z, source_height, source_width)
+            to_source = grad * own
+            for corner in tl.static_range(4):
+                row = top + corner // 2
+                column = left + corner % 2
+                weight_y = fy if corner // 2 == 1 else 1 - fy
+                weight_x = fx if corner % 2 == 1 else 1 - fx
+                weight = weight_y * weight_x
+                p, m = _corner_pointers(base, row, column, channel, keep, source_height, source_width, C)
+                own_grad += tl.load(p, mask=m, other=0.0).to(tl.float32) * weight * grad
+                p, m = _corner_pointers(grad_base, row, column, channel, keep, source_height, source_width, C)
+                tl.atomic_add(p, to_source * weight, mask=m, sem="relaxed")
+    pointers = grad_reference + batch * grad_reference_stride + own_offset
     tl.store(pointers, own_grad.to(grad_reference.dtype.element_ty), mask=keep[:, None])
 
 
 class _WarpCorrelation(torch.autograd.Function):
+    """One source view, which may have a size of its own."""
+
     @staticmethod
     def forward(
         ctx: Any, reference: Tensor, source: Tensor, transform: Tensor, depth: Tensor, groups: int
     ) -> Tensor:
         reference, source = rows_of_channels(reference), rows_of_channels(source)
-        batch, height, width, channels = reference.shape
-        bins = depth.shape[1]
-        output = reference.new_empty(batch, bins, height, width, groups)
-        _forward_kernel[_grid(reference)](
-            reference, source, transform, depth, output, *_arguments(reference, source, bins),
-            C=channels, G=groups, BLOCK=_block(channels),
-        )  # fmt: skip
+        output = _launch_forward(reference, source[None], transform, depth, groups)
         ctx.save_for_backward(reference, source, transform, depth)
         ctx.groups = groups
-        return output.permute(0, 4, 1, 2, 3)  # [B, G, D, H, W] in channels_last_3d layout
+        return output[0].permute(0, 4, 1, 2, 3)  # [B, G, D, H, W] in channels_last_3d layout
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         reference, source, transform, depth = ctx.saved_tensors
-        upstream = grad_output.permute(0, 2, 3, 4, 1).contiguous()  # [B, D, H, W, G]
+        upstream = grad_output.permute(0, 2, 3, 4, 1)  # [B, D, H, W, G]
         grad_reference = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
         grad_source = torch.zeros(source.shape, dtype=torch.float32, device=source.device)
-        channels = reference.shape[-1]
-        _backward_kernel[_grid(reference)](
-            reference, source, transform, depth, upstream, grad_reference, grad_source,
-            *_arguments(reference, source, depth.shape[1]), C=channels, G=ctx.groups, BLOCK=_block(channels),
-        )  # fmt: skip
+        inputs = (reference, source[None], transform, depth, upstream)
+        _launch_backward(*inputs, grad_reference, grad_source[None], ctx.groups)
         return (
             grad_reference.permute(0, 3, 1, 2),
             grad_source.to(source.dtype).permute(0, 3, 1, 2),
@@ -178,6 +180,65 @@ class _WarpCorrelation(torch.autograd.Function):
             None,
             None,
         )
+
+
+class _WarpCorrelationViews(torch.autograd.Function):
+    """All views of a batch at once: one launch, and one gradient instead of a sum over the views."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, transform: Tensor, depth: Tensor, groups: int, kind: torch.dtype
+    ) -> Tensor:
+        rows = features.permute(0, 1, 3, 4, 2).contiguous()  # [B, V, H, W, C]; no copy if channels-last
+        ctx.save_for_backward(rows, transform, depth)
+        ctx.groups = groups
+        return _launch_forward(rows[:, 0], rows[:, 1:].transpose(0, 1), transform, depth, groups, kind)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None, None]:
+        rows, transform, depth = ctx.saved_tensors
+        inputs = (rows[:, 0], rows[:, 1:].transpose(0, 1), transform, depth, grad_output)
+        gradient = torch.zeros(rows.shape, dtype=torch.float32, device=rows.device)
+        _launch_backward(*inputs, gradient[:, 0], gradient[:, 1:].transpose(0, 1), ctx.groups)
+        return gradient.to(rows.dtype).permute(0, 1, 4, 2, 3), None, None, None, None
+
+
+def _launch_forward(
+    reference: Tensor,  # [B, H, W, C]
+    sources: Tensor,  # [S, B, h, w, C]
+    transform: Tensor,  # [S, B, 12]
+    depth: Tensor,  # [B, D, H, W]
+    groups: int,
+    kind: torch.dtype | None = None,
+) -> Tensor:  # [S, B, D, H, W, G]
+    bins, height, width = depth.shape[1:]
+    channels = reference.shape[-1]
+    shape = (len(sources), len(reference), bins, height, width, groups)
+    output = reference.new_empty(shape, dtype=kind or reference.dtype)
+    _forward_kernel[_grid(reference)](
+        reference, sources, transform, depth, output, *_arguments(reference, sources, bins),
+        C=channels, G=groups, BLOCK=_block(channels),
+    )  # fmt: skip
+    return output
+
+
+def _launch_backward(
+    reference: Tensor,
+    sources: Tensor,
+    transform: Tensor,
+    depth: Tensor,
+    grad_output: Tensor,  # [(S,) B, D, H, W, G]
+    grad_reference: Tensor,  # [B, H, W, C], written
+    grad_sources: Tensor,  # [S, B, h, w, C] float32, added to
+    groups: int,
+) -> None:
+    channels = reference.shape[-1]
+    strides = (grad_reference.stride(0), grad_sources.stride(1), grad_sources.stride(0))
+    _backward_kernel[_grid(reference)](
+        reference, sources, transform, depth, grad_output.contiguous(), grad_reference, grad_sources,
+        *strides, *_arguments(reference, sources, depth.shape[1]),
+        C=channels, G=groups, BLOCK=_block(channels),
+    )  # fmt: skip
 
 
 def rows_of_channels(features: Tensor) -> Tensor:
@@ -195,8 +256,9 @@ def _grid(reference: Tensor) -> tuple[int, int]:
     return triton.cdiv(height * width, _block(channels)), batch
 
 
-def _arguments(reference: Tensor, source: Tensor, bins: int) -> tuple[int, ...]:
-    return (reference.stride(0), source.stride(0), *reference.shape[1:3], *source.shape[1:3], bins)
+def _arguments(reference: Tensor, sources: Tensor, bins: int) -> tuple[int, ...]:
+    strides = (reference.stride(0), sources.stride(1), sources.stride(0))
+    return (*strides, *reference.shape[1:3], *sources.shape[2:4], bins, len(sources))
 
 
 def supported(reference: Tensor, depth: Tensor, groups: int) -> bool:
@@ -212,4 +274,18 @@ def warp_correlation(
     """Same contract as gbinet.model.warp.warp_correlation_plain, gradients to both feature maps."""
     transform = torch.cat([matrix.flatten(1), offset], dim=1).contiguous()  # [B, 12]
     result: Tensor = _WarpCorrelation.apply(reference, source, transform, depth.contiguous(), groups)
+    return result
+
+
+def warp_correlation_views(
+    features: Tensor,  # [B, V, C, H, W]; view 0 is the reference
+    matrices: Tensor,  # [B, V - 1, 3, 3]
+    offsets: Tensor,  # [B, V - 1, 3]
+    depth: Tensor,  # [B, D, H, W]
+    groups: int,
+    kind: torch.dtype,  # of the result; sums are float32
+) -> Tensor:  # [V - 1, B, D, H, W, G]
+    """The correlation volumes of all source views; see warp_correlation."""
+    transform = torch.cat([matrices.flatten(2), offsets], dim=2).transpose(0, 1).contiguous()  # [S, B, 12]
+    result: Tensor = _WarpCorrelationViews.apply(features, transform, depth.contiguous(), groups, kind)
     return result

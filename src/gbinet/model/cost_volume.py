@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gbinet import kernels
 from gbinet.camera import Camera
 from gbinet.model.layers import ConvBlock3d
 from gbinet.model.warp import sources_from_reference, warp_correlation
@@ -46,14 +47,40 @@ def cost_volume(
     scale: float,  # feature size / image size
 ) -> Tensor:  # [B, G, D, H, W] in the features' type
     """Correlation of the reference with all sources at each hypothesis, fused over the sources."""
-    reference, *sources = views_of(features)
     matrices, offsets = sources_from_reference(cameras, scale)
+    if view_weight.training and isinstance(features, Tensor) and kernels.usable(features, hypotheses):
+        fused = _fused_training(features, matrices, offsets, hypotheses, view_weight, groups)
+        if fused is not None:
+            return fused
+    reference, *sources = views_of(features)
     bands = []
     for rows in _bands(hypotheses, training=view_weight.training or torch.is_grad_enabled()):
         below = torch.cat([matrices[..., :2], matrices[..., 2:] + rows.start * matrices[..., 1:2]], dim=-1)
         part = (reference[..., rows, :], sources, below, offsets, hypotheses[..., rows, :])
         bands.append(fuse_views(*part, view_weight, groups))
     return bands[0] if len(bands) == 1 else torch.cat(bands, dim=3)
+
+
+def _fused_training(
+    features: Tensor,  # [B, V, C, H, W]
+    matrices: Tensor,
+    offsets: Tensor,
+    hypotheses: Tensor,
+    view_weight: nn.Module,
+    groups: int,
+) -> Tensor | None:
+    """All views together by the fast kernels, where these serve; otherwise None. See fuse_views."""
+    from gbinet.kernels import view_weight as fast
+    from gbinet.kernels import warp as fast_warp
+
+    if not fast_warp.supported(features[:, 0], hypotheses, groups):
+        return None
+    if not fast.supported(view_weight, groups, hypotheses.shape[1]):
+        return None
+    mixed = torch.is_autocast_enabled(features.device.type)
+    kind = torch.get_autocast_dtype(features.device.type) if mixed else features.dtype
+    volumes = fast_warp.warp_correlation_views(features, matrices, offsets, hypotheses, groups, kind)
+    return fast.weigh_views(volumes, view_weight).permute(0, 4, 1, 2, 3)
 
 
 def _bands(hypotheses: Tensor, training: bool) -> list[slice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -45,6 +46,7 @@ class FeaturePyramid(nn.Module):
         for level in (1, 2, 3):
             coarser, own = bottom_up[4 - level], bottom_up[3 - level]
             lateral = self.lateral[level - 1](own)
-            upsampled = F.interpolate(coarser, scale_factor=2, mode="bilinear", align_corners=False)
+            with torch.autocast(coarser.device.type, enabled=False):  # it would widen the map to float32
+                upsampled = F.interpolate(coarser, scale_factor=2, mode="bilinear", align_corners=False)
             outputs.append(self.output[level](add_into(lateral, upsampled)))
         return tuple(outputs)

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gbinet import kernels
+
 
 def onednn_suits(volume: Tensor, weight: Tensor) -> bool:
     """Whether to ask for oneDNN by name.
@@ -63,6 +65,21 @@ class DoublingConv3d(nn.ConvTranspose3d):
         return output
 
 
+def norm_relu(values: Tensor, norm: nn.Module) -> Tensor:
+    """relu(norm(values)); in training a batch norm's statistics are those of `values`."""
+    if norm.training and kernels.usable(values):
+        from gbinet.kernels import norm as fast
+
+        if fast.supported(norm):
+            return fast.norm_relu(values, norm)  # type: ignore[arg-type]  # a batch norm, says supported
+    return norm_relu_plain(values, norm)
+
+
+def norm_relu_plain(values: Tensor, norm: nn.Module) -> Tensor:
+    """The reference of norm_relu."""
+    return F.relu_(norm(values))
+
+
 class ConvBlock2d(nn.Sequential):
     """2D convolution without bias, batch norm, ReLU; 'same' padding."""
 
@@ -71,6 +88,9 @@ class ConvBlock2d(nn.Sequential):
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
         self.norm: nn.Module = nn.BatchNorm2d(outputs)
         self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, input: Tensor) -> Tensor:  # [B, I, H, W] -> [B, O, H', W']
+        return norm_relu(self.conv(input), self.norm)
 
 
 class ConvBlock3d(nn.Sequential):
@@ -82,6 +102,9 @@ class ConvBlock3d(nn.Sequential):
         self.norm: nn.Module = nn.BatchNorm3d(outputs)
         self.relu = nn.ReLU(inplace=True)
 
+    def forward(self, input: Tensor) -> Tensor:  # [B, I, D, H, W] -> [B, O, D, H', W']
+        return norm_relu(self.conv(input), self.norm)
+
 
 class UpBlock3d(nn.Sequential):
     """Transposed 3D convolution that doubles height and width, batch norm, ReLU."""
@@ -91,6 +114,9 @@ class UpBlock3d(nn.Sequential):
         self.conv = DoublingConv3d(inputs, outputs)
         self.norm: nn.Module = nn.BatchNorm3d(outputs)
         self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, input: Tensor) -> Tensor:  # [B, I, D, H, W] -> [B, O, D, 2 H, 2 W]
+        return norm_relu(self.conv(input), self.norm)
 
 
 def add_into(target: Tensor, other: Tensor) -> Tensor:

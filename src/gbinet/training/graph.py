@@ -1,8 +1,8 @@
 """A whole training step as one CUDA graph: the host launches it with one call instead of thousands.
 
 Encoder, all stages forwards and backwards, clipping, guard, Adam and averaged weights are recorded once and
-replayed for every batch of the same shape. Whatever changes from step to step is a tensor: the batch is copied
-into fixed buffers, learning rate and memory of the average are filled in by `Optimiser.schedule`.
+replayed for every batch of the same shape. Whatever changes from step to step is a tensor: the batch is
+copied into fixed buffers, learning rate and memory of the average are filled in by `Optimiser.schedule`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from gbinet import kernels
 from gbinet.data.batch import Batch
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.optimise import Optimiser
+from gbinet.training.samples import MAKING_SAMPLES
 from gbinet.training.updates import Step, update
 
 EAGER_STEPS = 2  # of one shape before it is recorded: they compile kernels and make Adam's moments
@@ -33,7 +34,7 @@ def eager_step(model: GBiNet, optimiser: Optimiser, batch: Batch, step: Step) ->
 
 
 def recordable(step: Step, batch: Batch) -> bool:
-    """One process on a GPU with the fast kernels; the plain twins and sums over processes wait for the host."""
+    """One process on a GPU with the fast kernels: the plain twins and sums over processes need the host."""
     return step.config.cuda_graph and step.processes.count == 1 and kernels.usable(*batch.tensors())
 
 
@@ -41,18 +42,18 @@ def record(work: Work) -> Work:
     """Record on the GPU what `work` launches; calling the result launches it again."""
     graph = torch.cuda.CUDAGraph()
     # Only this thread is watched: others (a data loader that pins memory) may use the GPU meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with MAKING_SAMPLES, torch.cuda.graph(graph, capture_error_mode="thread_local"):
         result = work()
 
     def replay() -> Tensor:
-        graph.replay()  # type: ignore[no-untyped-call]
+        graph.replay()
         return result
 
     return replay
 
 
 class StepRunner:
-    """Runs training steps: recorded where that is possible, eager everywhere else. The same numbers either way.
+    """Runs training steps: recorded where that is possible, eager elsewhere. The same numbers either way.
 
     One graph is kept: a step of another shape (or with more stages) is run eagerly and, if its shape comes
     back, recorded in place of the old one. The result of a step is overwritten by the next.

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
+from threading import Lock
 from typing import Protocol
 
 import torch
@@ -24,8 +25,10 @@ from gbinet.scene import Scene
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 
-
 AHEAD = 3  # batches made before they are needed: new scenes take longer than new views of old ones
+
+
+MAKING_SAMPLES = Lock()  # held while a batch is made on a GPU; who takes it has the GPU's memory to itself
 
 
 class BatchSource(Protocol):
@@ -81,14 +84,14 @@ class SourceStream:
         """A batch, and what a stream has to wait for before it reads it."""
         if self.side is None:
             return self.source.batch(index, self.batch_size), None
-        with torch.cuda.stream(self.side):
+        with MAKING_SAMPLES, torch.cuda.stream(self.side):
             batch = self.source.batch(index, self.batch_size)
-            return batch, self.side.record_event()  # type: ignore[no-untyped-call]
+            return batch, self.side.record_event()
 
     def _receive(self, batch: Batch, ready: torch.cuda.Event | None) -> Batch:
-        if self.side is not None:
+        if self.side is not None and ready is not None:
             training = torch.cuda.current_stream(self.side.device)
-            training.wait_event(ready)  # type: ignore[no-untyped-call]
+            training.wait_event(ready)
             for tensor in batch.tensors():  # their memory must outlive the training step that reads them
                 tensor.record_stream(training)
         return batch
