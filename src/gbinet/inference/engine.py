@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -132,16 +133,25 @@ class Engine(GBiNet):
         stages: int | None = None,
         readout: Readout | None = None,
         keep_stages: bool = False,
+        first_bins: int | None = None,
     ) -> SearchResult:
+        first_bins = first_bins or self.first_bins(cameras, depth_range)
         if keep_stages or not self._recordable(images):
             return super().forward(
-                images, cameras, depth_range, stages=stages, readout=readout, keep_stages=keep_stages
+                images,
+                cameras,
+                depth_range,
+                stages=stages,
+                readout=readout,
+                keep_stages=keep_stages,
+                first_bins=first_bins,
             )
 
         def compute(depth_range: Tensor, cameras: Camera, images: Tensor) -> SearchResult:
-            return GBiNet.forward(self, images, cameras, depth_range, stages=stages, readout=readout)
+            options = {"stages": stages, "readout": readout, "first_bins": first_bins}
+            return GBiNet.forward(self, images, cameras, depth_range, **options)  # type: ignore[arg-type]
 
-        return self._replayed(compute, (stages, readout), depth_range, cameras, [images])
+        return self._replayed(compute, (stages, readout, first_bins), depth_range, cameras, [images])
 
     def search(
         self,
@@ -154,7 +164,10 @@ class Engine(GBiNet):
         keep_stages: bool = False,
         resume: SearchResult | None = None,
         release: bool = False,
+        first_bins: int | None = None,
     ) -> SearchResult:
+        if resume is None:
+            first_bins = first_bins or self.first_bins(cameras, depth_range)
         maps = [m for of_scale in features for m in views_of(of_scale)]
         # Who releases features is forward, which is recorded as a whole.
         if keep_stages or release or resume is not None or not self._recordable(*maps):
@@ -167,14 +180,16 @@ class Engine(GBiNet):
                 keep_stages=keep_stages,
                 resume=resume,
                 release=release,
+                first_bins=first_bins,
             )
         views = len(maps) // len(features)
 
         def compute(depth_range: Tensor, cameras: Camera, *maps: Tensor) -> SearchResult:
             by_scale = [maps[i : i + views] for i in range(0, len(maps), views)]
-            return GBiNet.search(self, by_scale, cameras, depth_range, stages=stages, readout=readout)
+            options = {"stages": stages, "readout": readout, "first_bins": first_bins}
+            return GBiNet.search(self, by_scale, cameras, depth_range, **options)  # type: ignore[arg-type]
 
-        return self._replayed(compute, (stages, readout), depth_range, cameras, maps)
+        return self._replayed(compute, (stages, readout, first_bins), depth_range, cameras, maps)
 
     def _recordable(self, *tensors: Tensor) -> bool:
         return self.graphs.limit > 0 and self.config.strategy == "binary" and kernels.usable(*tensors)
@@ -182,7 +197,7 @@ class Engine(GBiNet):
     def _replayed(
         self,
         compute: Callable[..., SearchResult],  # of depth_range, cameras and the maps
-        options: tuple[object, ...],
+        options: tuple[int | None, Readout | None, int | None],  # stages, read-out, bins of stage 1
         depth_range: Tensor,
         cameras: Camera,
         maps: Sequence[Tensor],  # images or features
@@ -200,8 +215,9 @@ class Engine(GBiNet):
         dtype = next(self.parameters()).dtype
         kinds = [t.dtype for t in inputs[:3]] + [dtype] * len(maps)
         depth, confidence, cell = self.graphs(key, run, inputs, kinds)
-        done = options[0] if isinstance(options[0], int) else self.config.stages
-        state = SearchState(self.config.grid, depth_range.float(), done, cell)
+        stages, _, first_bins = options
+        grid = self.config.grid if first_bins is None else replace(self.config.grid, first_bins=first_bins)
+        state = SearchState(grid, depth_range.float(), stages or self.config.stages, cell)
         return SearchResult(depth, confidence, (), state)
 
 

@@ -21,10 +21,10 @@ class GBiNetConfig:
     strategy: str = "binary"  # how depth is searched: binary (the paper's) or dense (see strategies.py)
     bins: int = 4  # D, hypotheses per stage: 2 = Bi-Net, 4 = GBi-Net
     first_bins: int = 0  # hypotheses of stage 1; 0 = the same as bins, as in the paper
+    first_spacing: float = 0.0  # > 0: stage 1 has more bins where it takes more to bring them this close,
+    # in pixels of its feature maps; first_bins is then the fewest
     hypotheses: tuple[int, ...] = ()  # dense: hypotheses of each stage
-    windows: tuple[
-        float, ...
-    ] = ()  # dense: where a stage looks around the answer so far, shares of the range
+    windows: tuple[float, ...] = ()  # dense: width of each stage's window, as a share of the range
     inverse_depth: bool = False  # bins (hypotheses) equal in 1/depth instead of depth
     stages: int = 8  # stages searched by default
     scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = 1/8 .. 3 = full; later stages: the last
@@ -39,6 +39,8 @@ class GBiNetConfig:
         for name in ("stages", "confidence_stages", "encoder_width", "regulariser_width"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.first_spacing < float("inf"):
+            raise InputError(f"first_spacing must not be negative, got {self.first_spacing}")
         if self.encoder not in get_args(Encoder) or self.readout not in get_args(Readout):
             raise InputError(f"unknown encoder '{self.encoder}' or readout '{self.readout}'")
         if self.strategy not in STRATEGIES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,12 @@ from gbinet.model.cost_volume import Maps, ViewWeight, cost_volume, views_of
 from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.strategies import State, Strategy, strategy_of
+from gbinet.model.warp import travel
 from gbinet.scene import DepthRange
 
 Features = tuple[Tensor, ...]  # per scale, coarse to fine: [B, V, C_s, H / s, W / s]
+
+MOST_FIRST_BINS = 64  # that stage 1 takes to bring them as close as first_spacing says
 
 
 @dataclass(frozen=True)
@@ -88,11 +92,27 @@ class GBiNet(nn.Module):
         normalised = ((flat - 0.5) / 0.5).contiguous(memory_format=torch.channels_last)
         return tuple(f.unflatten(0, (batch, views)) for f in self.encoder(normalised))
 
-    def start(self, features: Sequence[Maps], depth_range: Tensor) -> State:
+    def start(self, features: Sequence[Maps], depth_range: Tensor, first_bins: int | None = None) -> State:
         """The state before the first stage, at the first stage's scale. depth_range [B, 2]."""
         height, width = _reference_size(features[self.config.scale_index(1)])
-        started: State = self.strategy.start(depth_range, height, width)
+        started: State = self.strategy.start(depth_range, height, width, first_bins)
         return started
+
+    def first_bins(self, cameras: Camera, depth_range: Tensor) -> int | None:
+        """Bins of stage 1 for these views and ranges [B, 2]; None = the configured number whatever they are.
+
+        Bins much further apart than a pixel of the feature maps let the right depth slip through between
+        them; bins much closer look alike. A multiple of 8, so that few sizes of volumes occur. Waits for the
+        device.
+        """
+        spacing = self.config.first_spacing
+        if not spacing:
+            return None
+        distance = float(travel(cameras, depth_range, 1 / SCALES[self.config.scale_index(1)]).amax())
+        if not math.isfinite(distance):
+            return None
+        wanted = 8 * math.ceil(distance / spacing / 8)
+        return max(self.config.grid.first_bins, min(wanted, MOST_FIRST_BINS))
 
     def step(self, features: Sequence[Maps], cameras: Camera, state: State) -> Stage:
         """One stage of the search. cameras [B, V] are those of the images."""
@@ -135,11 +155,13 @@ class GBiNet(nn.Module):
         keep_stages: bool = False,
         resume: SearchResult | None = None,
         release: bool = False,
+        first_bins: int | None = None,
     ) -> SearchResult:
         """The loop: all stages on given features. The result has the cameras' height and width.
 
         `resume` goes on from a search with fewer stages (or from a piece of one: tiles). `release` empties
-        the caller's list of features of every scale as soon as no later stage needs it.
+        the caller's list of features of every scale as soon as no later stage needs it. `first_bins` is what
+        the method of that name says, unless given.
         """
         stages = self.config.stages if stages is None else stages
         readout = readout or self.config.readout
@@ -150,7 +172,8 @@ class GBiNet(nn.Module):
         before: Tensor | None = None  # confidence from the stages of an earlier search, [B, 1, H, W]
         confidence: Tensor | None = None  # from the stages of this one, [B, 1, h, w] at the last one's size
         if resume is None or resume.state is None:
-            state = self.start(features, depth_range)
+            first_bins = first_bins or self.first_bins(cameras, depth_range)
+            state = self.start(features, depth_range, first_bins)
         else:
             state = resume.state
             share = min(state.stage, self.config.confidence_stages) / counted
@@ -192,6 +215,7 @@ class GBiNet(nn.Module):
         stages: int | None = None,
         readout: Readout | None = None,
         keep_stages: bool = False,
+        first_bins: int | None = None,
     ) -> SearchResult:
         _check_shapes(images, cameras, "[B, V, 3, H, W]")
         if depth_range.shape != (len(images), 2):
@@ -207,6 +231,7 @@ class GBiNet(nn.Module):
             readout=readout,
             keep_stages=keep_stages,
             release=True,
+            first_bins=first_bins,
         )
 
     @torch.inference_mode()

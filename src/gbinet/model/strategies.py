@@ -38,7 +38,8 @@ class Strategy(Protocol):
     enlarging: Literal["nearest", "bilinear"]  # how a coarse depth map is shown at full size
     most_stages: int | None  # that the strategy has; None = any number
 
-    def start(self, depth_range: Tensor, height: int, width: int) -> Any: ...
+    def start(self, depth_range: Tensor, height: int, width: int, first_bins: int | None = None) -> Any:
+        """Before the first stage. first_bins: hypotheses of stage 1, None = as configured."""
 
     def upsample(self, state: Any, height: int, width: int) -> Any:
         """The same state on a finer pixel grid."""
@@ -74,8 +75,11 @@ class BinarySearch:
             raise InputError("hypotheses and windows are of the strategy 'dense'; the binary search has bins")
         self.grid = config.grid
 
-    def start(self, depth_range: Tensor, height: int, width: int) -> SearchState:
-        return search.start(self.grid, depth_range, height, width)
+    def start(
+        self, depth_range: Tensor, height: int, width: int, first_bins: int | None = None
+    ) -> SearchState:
+        grid = self.grid if first_bins is None else replace(self.grid, first_bins=first_bins)
+        return search.start(grid, depth_range, height, width)
 
     def upsample(self, state: SearchState, height: int, width: int) -> SearchState:
         return search.upsample(state, height, width)
@@ -128,13 +132,19 @@ class DenseSearch:
                 "dense search needs hypotheses and a window for each stage, "
                 f"got {self.counts} and {self.windows}"
             )
+        if config.first_spacing:
+            raise InputError("first_spacing is of the binary search; the dense one has hypotheses")
         if min(self.counts) < 2 or not all(0 < w <= 1 for w in self.windows) or self.windows[0] != 1:
             raise InputError(
                 "dense search needs 2 hypotheses or more per stage and windows of at most 1 (the whole "
                 f"range), the first of them 1, got {self.counts} and {self.windows}"
             )
 
-    def start(self, depth_range: Tensor, height: int, width: int) -> DenseState:
+    def start(
+        self, depth_range: Tensor, height: int, width: int, first_bins: int | None = None
+    ) -> DenseState:
+        if first_bins is not None:
+            raise InputError("the dense search has as many hypotheses as its configuration says")
         middle = torch.full((len(depth_range), height, width), 0.5, device=depth_range.device)
         return DenseState(depth_range.float(), 0, middle)
 

@@ -29,6 +29,22 @@ def sources_from_reference(cameras: Camera, scale: float = 1.0) -> tuple[Tensor,
     return matrix.float(), offset[..., 0].float()
 
 
+def travel(cameras: Camera, depth_range: Tensor, scale: float = 1.0) -> Tensor:
+    """How far the middle of the reference moves in the source views when its depth goes from near to far.
+
+    cameras [B, V], depth_range [B, 2] -> [B], in pixels at a scale of the images: the median over the
+    sources, at most a diagonal of the image.
+    """
+    matrices, offsets = sources_from_reference(cameras, scale)
+    width, height = cameras.width * scale, cameras.height * scale
+    middle = matrices.new_tensor([width / 2, height / 2, 1.0])
+    rays = (matrices * middle).sum(-1)  # [B, V - 1, 3]
+    ends = rays[:, :, None] * depth_range[:, None, :, None] + offsets[:, :, None]  # [B, V - 1, 2, 3]
+    pixels = ends[..., :2] / ends[..., 2:].clamp_min(1e-6 * depth_range[:, None, 1:, None])
+    moved = (pixels[:, :, 1] - pixels[:, :, 0]).square().sum(-1).sqrt()  # [B, V - 1]
+    return moved.clamp(max=(width**2 + height**2) ** 0.5).median(1).values
+
+
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b of small matrices. On a GPU, @ would reserve tens of MiB of working memory for cuBLAS."""
     return (a[..., None] * b[..., None, :, :]).sum(-2)

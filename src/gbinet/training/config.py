@@ -40,6 +40,7 @@ class TrainConfig:
     # ---- network
     model: str = "gbinet"  # preset of the network: gbinet, binet, gbinet-6
     first_bins: int = 0  # hypotheses of stage 1; 0 = as many as the other stages have
+    first_spacing: float = 0.0  # > 0: the finished network takes more bins in stage 1 where views need it
     inverse_depth: bool = False  # bins equal in 1/depth
     stages: int = 8  # stages trained; the default of the finished network too
     init: Path | None = None  # weights to start from (ours or a published .ckpt); nothing else is taken over
@@ -103,7 +104,8 @@ class TrainConfig:
     def network(self) -> GBiNetConfig:
         """Configuration of the network that is trained."""
         preset = MODELS[self.model].to_dict()
-        own = {"first_bins": self.first_bins, "inverse_depth": self.inverse_depth, "stages": self.stages}
+        names = ("first_bins", "first_spacing", "inverse_depth", "stages")
+        own = {name: getattr(self, name) for name in names}
         readout = "expectation" if self.readout_weight > 0 else preset["readout"]
         return GBiNetConfig.from_dict({**preset, **own, "readout": readout})
 
