@@ -73,6 +73,16 @@ def test_soft_argmin_is_the_mean_and_has_a_gradient() -> None:
     assert not strategy.descend(state, logits).position.requires_grad
 
 
+def test_half_precision_does_not_reach_the_answer() -> None:
+    """In training, states are made under autocast; the answer must still be float32's."""
+    strategy = DenseSearch(PRESETS["dense-linear"])
+    state = strategy.start(RANGE, 4, 4)
+    logits = 3 * torch.randn(2, 192, 4, 4, generator=torch.Generator().manual_seed(0))
+    plain = strategy.descend(state, logits).position
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(strategy.descend(state, logits).position, plain)
+
+
 def test_coarse_to_fine_has_the_published_steps() -> None:
     """48, 32, 8 hypotheses; windows of 192, 64 and 8 of MVSNet's 192 steps; moved to lie in the range."""
     strategy = DenseSearch(PRESETS["coarse-to-fine"])

@@ -202,7 +202,8 @@ class DenseSearch:
 def _mean_index(probabilities: Tensor) -> Tensor:
     """Expected number of the hypothesis, [B, h, w]. probabilities [B, D, h, w]."""
     index = torch.arange(probabilities.shape[1], device=probabilities.device, dtype=probabilities.dtype)
-    return torch.einsum("bdhw,d->bhw", probabilities, index)  # writes no second volume
+    # No matrix product: autocast would run it in half precision, which cannot tell neighbours apart.
+    return (probabilities * index[:, None, None]).sum(1)
 
 
 STRATEGIES: dict[str, type[BinarySearch] | type[DenseSearch]] = {"binary": BinarySearch, "dense": DenseSearch}
