@@ -82,8 +82,12 @@ def test_as_many_agreeing_copies_as_asked_for_are_enough(good: int, wanted: int)
     flat = DepthMap(torch.full((16, 20), 3.0), camera)
     off = DepthMap(torch.full((16, 20), 4.0), camera)
     options = {"max_distance": 0.5, "max_relative_depth": 0.01, "min_sources": wanted, "dynamic": False}
-    verdict = agree(flat, [flat] * good + [off] * (5 - good), **options)
-    assert bool(verdict.consistent.all()) == (good >= wanted)
+    verdict = agree(flat, [flat] * good + [off] * (5 - good), strict=True, **options)
+    assert bool(verdict.consistent.all()) == (good >= wanted) and verdict.min_sources == wanted
+    # All five see every pixel: three of them are enough unless strict.
+    relaxed = agree(flat, [flat] * good + [off] * (5 - good), **options)
+    assert relaxed.min_sources == min(wanted, 3)
+    assert bool(relaxed.consistent.all()) == (good >= min(wanted, 3))
     assert bool((verdict.num_views == good + 1).all())
     assert torch.allclose(verdict.depth, flat.depth)
 
@@ -102,6 +106,7 @@ def test_dynamic_thresholds_take_many_loose_views_or_few_close_ones() -> None:
             max_relative_depth=0.01,
             min_sources=2,
             dynamic=True,
+            strict=True,
         )
         assert verdict.consistent.all() or not verdict.consistent.any()
         return bool(verdict.consistent.all())
@@ -110,6 +115,19 @@ def test_dynamic_thresholds_take_many_loose_views_or_few_close_ones() -> None:
     assert not kept([1.005, 1.035])  # the second needs four times, and there are only two
     assert kept([1.035, 1.036, 1.037, 1.038])  # four within four times
     assert not kept([1.035, 1.036, 1.037])
+
+
+@given(st.integers(0, 6), st.integers(0, 4), st.integers(1, 5))
+@settings(max_examples=20, deadline=None)
+def test_sources_that_look_elsewhere_are_not_waited_for(seeing: int, away: int, wanted: int) -> None:
+    camera = Camera(torch.tensor([[20.0, 0, 10], [0, 20, 8], [0, 0, 1]]), torch.eye(4), 20, 16)
+    flat = DepthMap(torch.full((16, 20), 3.0), camera)
+    turned = torch.diag(torch.tensor([-1.0, 1, -1, 1]))
+    behind = DepthMap(flat.depth, replace(camera, cam_from_world=turned))
+    options = {"max_distance": 0.5, "max_relative_depth": 0.01, "min_sources": wanted, "dynamic": False}
+    verdict = agree(flat, [behind] * away + [flat] * seeing, **options)
+    assert verdict.min_sources == min(wanted, max(1, (seeing + 1) // 2))
+    assert bool(verdict.consistent.all()) == (seeing > 0)
 
 
 def test_unknown_depth_agrees_with_nothing(ball_scene: SceneMaker) -> None:
@@ -128,7 +146,7 @@ def test_unknown_depth_agrees_with_nothing(ball_scene: SceneMaker) -> None:
 
 @pytest.mark.parametrize("duplicates", ["used-pixel", "voxel", "none"])
 def test_points_lie_on_the_true_surface(ball_scene: SceneMaker, tmp_path: Path, duplicates: str) -> None:
-    cloud = fused(ball_scene(), tmp_path, duplicates=duplicates)
+    cloud = fused(ball_scene(), tmp_path, duplicates=duplicates, strict_views=True)
     assert len(cloud) > 500
     # A bilinear sample of the depth of a curved surface is off by a little.
     assert distance_to_truth(cloud.xyz).quantile(0.95) < 0.01
@@ -142,12 +160,16 @@ def test_points_lie_on_the_true_surface(ball_scene: SceneMaker, tmp_path: Path, 
 
 def test_used_pixels_leave_each_surface_point_about_once(ball_scene: SceneMaker, tmp_path: Path) -> None:
     scene = ball_scene()
-    every = len(fused(scene, tmp_path, duplicates="none"))
-    once = len(fused(scene, tmp_path, duplicates="used-pixel"))
+    every = len(fused(scene, tmp_path, duplicates="none", strict_views=True))
+    once = len(fused(scene, tmp_path, duplicates="used-pixel", strict_views=True))
     assert once < 0.5 * every
     cells = VoxelFilter(0.15)
-    covered = len(cells.first_in_cell(fused(scene, tmp_path, duplicates="none").xyz))
-    still = len(VoxelFilter(0.15).first_in_cell(fused(scene, tmp_path, duplicates="used-pixel").xyz))
+    covered = len(cells.first_in_cell(fused(scene, tmp_path, duplicates="none", strict_views=True).xyz))
+    still = len(
+        VoxelFilter(0.15).first_in_cell(
+            fused(scene, tmp_path, duplicates="used-pixel", strict_views=True).xyz
+        )
+    )
     assert still > 0.9 * covered
 
 
@@ -191,7 +213,9 @@ def test_two_photos_are_enough_and_this_is_said(ball_scene: SceneMaker, tmp_path
     scene = ball_scene(views=2)
     result = fuse(scene, TrueDepth(scene), tmp_path / "cloud.ply")
     assert result.points > 500
-    assert any("fewer than 3 neighbours" in w for w in result.warnings)
+    assert any("fewer than 3 others" in w and "2 of 2 views" in w for w in result.warnings)
+    strict = fuse(scene, TrueDepth(scene), tmp_path / "cloud.ply", FusionConfig(strict_views=True))
+    assert strict.points == 0 and not any("fewer than 3" in w for w in strict.warnings)
 
 
 def test_missing_and_broken_maps_lose_the_view_not_the_cloud(ball_scene: SceneMaker, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def run(
     depth_scale: float = 1.0,
     min_confidence: float = FusionConfig.min_confidence,
     min_views: int = FusionConfig.min_views,
+    strict_views: bool = False,
     max_reprojection: float = FusionConfig.max_reprojection,
     max_relative_depth: float = FusionConfig.max_relative_depth,
     dynamic: bool = False,
@@ -68,6 +69,7 @@ def run(
         depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
         min_confidence: Drop pixels whose confidence is lower (maps without confidence keep all).
         min_views: Other views that must agree with a point.
+        strict_views: Insist on min_views even where few photos see the same; else half of those are enough.
         max_reprojection: Pixels that a point may be off between two views.
         max_relative_depth: Share of its depth that a point may be off between two views.
         dynamic: Also accept n views within n times these two thresholds.
@@ -91,6 +93,7 @@ def run(
         max_reprojection=max_reprojection,
         max_relative_depth=max_relative_depth,
         min_views=min_views,
+        strict_views=strict_views,
         dynamic=dynamic,
         max_sources=max_sources,
         duplicates=duplicates,

@@ -22,6 +22,7 @@ def run(
     depth_range: tuple[float, float] | None = None,
     min_confidence: float | None = None,
     min_views: int | None = None,
+    strict_views: bool = False,
     max_reprojection: float | None = None,
     max_relative_depth: float | None = None,
     dynamic: bool = False,
@@ -49,6 +50,7 @@ def run(
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
         min_confidence: Drop pixels whose confidence is lower (0 to 1).
         min_views: Other views that must agree with a point.
+        strict_views: Insist on min_views even where few photos see the same; else half of those are enough.
         max_reprojection: Pixels that a point may be off between two views.
         max_relative_depth: Share of its depth that a point may be off between two views.
         dynamic: Also accept n views within n times these two thresholds.
@@ -81,6 +83,7 @@ def run(
     fusion = {
         "min_confidence": min_confidence,
         "min_views": min_views,
+        "strict_views": strict_views,
         "max_reprojection": max_reprojection,
         "max_relative_depth": max_relative_depth,
         "dynamic": dynamic,

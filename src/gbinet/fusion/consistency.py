@@ -28,6 +28,7 @@ class Reprojection:
     distance: Tensor  # [H, W] px between a pixel and its return; inf where the source says nothing
     depth: Tensor  # [H, W] depth of the source's surface point in the reference camera
     source_pixel: Tensor  # [H, W] int64, flat index of the source pixel that was hit; -1 where none
+    in_sight: Tensor  # [H, W] bool: the pixel's point lies in the source's image
 
 
 def reproject(reference: DepthMap, source: DepthMap) -> Reprojection:
@@ -38,6 +39,7 @@ def reproject(reference: DepthMap, source: DepthMap) -> Reprojection:
         distance=torch.cat([p.distance for p in parts]),
         depth=torch.cat([p.depth for p in parts]),
         source_pixel=torch.cat([p.source_pixel for p in parts]),
+        in_sight=torch.cat([p.in_sight for p in parts]),
     )
 
 
@@ -81,6 +83,8 @@ def _reproject_strip(reference: DepthMap, source_camera: Camera, maps: Tensor) -
     pixels, z = source_camera.project(points)
     usable = (z > 0) & torch.isfinite(pixels).all(-1) & reference.valid.reshape(-1)
     pixels = torch.where(usable[:, None], pixels, -1.0)  # outside the map
+    limits = pixels.new_tensor([source_camera.width, source_camera.height])
+    in_sight = ((pixels >= 0) & (pixels < limits)).all(-1)
     depth, index = _sample(maps, pixels)
     returned, back_depth = camera.project(source_camera.unproject(pixels, depth))
     distance = (returned - start).norm(dim=-1)
@@ -89,6 +93,7 @@ def _reproject_strip(reference: DepthMap, source_camera: Camera, maps: Tensor) -
         distance=torch.where(seen, distance, torch.inf).reshape(shape),
         depth=torch.where(seen, back_depth, 0).reshape(shape),
         source_pixel=torch.where(seen, index, -1).reshape(shape),
+        in_sight=in_sight.reshape(shape),
     )
 
 
@@ -109,6 +114,7 @@ class Agreement:
     num_views: Tensor  # [H, W] int64, the reference itself included; 1 = nobody agrees
     consistent: Tensor  # [H, W] bool: enough views agree
     source_pixels: Tensor  # [S, H, W] int32 flat index of the agreeing pixel in each source, -1 = none
+    min_sources: int  # how many sources had to agree
 
 
 def agree(
@@ -119,17 +125,22 @@ def agree(
     max_relative_depth: float,
     min_sources: int,
     dynamic: bool,
+    strict: bool = False,
 ) -> Agreement:
     """Compare a depth map with its sources.
 
     Fixed thresholds: at least `min_sources` sources within the two thresholds. Dynamic: for some n from
     `min_sources` up, at least n sources within n times the thresholds: few views must agree closely, many may
     agree loosely (Yan et al., ECCV 2020).
+
+    A pixel that few sources have in their image cannot be confirmed by many. Unless `strict`, half of the
+    sources that see the median pixel of the reference are enough, however large `min_sources` is.
     """
     shape, device = (len(sources), *reference.depth.shape), reference.depth.device
     level = torch.empty(shape, dtype=torch.uint8, device=device)
     depth = torch.empty(shape, device=device)
     pixel = torch.empty(shape, dtype=torch.int32, device=device)
+    in_sight = torch.zeros(shape[1:], dtype=torch.int64, device=device)
     for number, source in enumerate(sources):
         maps = _with_validity(source)
         for rows, strip in strips(reference):
@@ -141,6 +152,9 @@ def agree(
             level[number, rows] = levels.to(torch.uint8)
             depth[number, rows] = seen.depth
             pixel[number, rows] = seen.source_pixel.to(torch.int32)
+            in_sight[rows] += seen.in_sight
+    if not strict:
+        min_sources = min(min_sources, max(1, (_median(in_sight[reference.valid]) + 1) // 2))
     consistent, limit = _decide(level, min_sources, dynamic)
     agrees = level <= limit  # [S, H, W]
     count = agrees.sum(0)  # [H, W]
@@ -150,7 +164,14 @@ def agree(
         num_views=count + 1,
         consistent=consistent & reference.valid,
         source_pixels=pixel.masked_fill_(~agrees, -1),
+        min_sources=min_sources,
     )
+
+
+def _median(counts: Tensor) -> int:
+    """Median of small integers [N]; 0 of none."""
+    below = counts.bincount().cumsum(0)
+    return int((below < (len(counts) + 1) // 2).sum()) if len(counts) else 0
 
 
 def _decide(level: Tensor, min_sources: int, dynamic: bool) -> tuple[Tensor, Tensor]:

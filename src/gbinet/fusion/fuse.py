@@ -34,7 +34,8 @@ class FusionConfig:
     min_confidence: float = 0.4  # photometric filter: drop pixels with less (maps without any: keep all)
     max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
     max_relative_depth: float = 0.01  # geometric filter: share of the depth that it may be off
-    min_views: int = 3  # other views that must agree with the reference (fewer where it has fewer)
+    min_views: int = 3  # other views that must agree with the reference
+    strict_views: bool = False  # also where few views see the same; else half of those that see it are enough
     dynamic: bool = False  # n views within n times the two thresholds are enough too, n >= min_views
     max_sources: int = 10  # how many neighbours of each view are asked
     duplicates: Literal["used-pixel", "voxel", "none"] = "used-pixel"  # one point per surface
@@ -76,6 +77,7 @@ class FusedView:
     known: int  # pixels with a depth
     confident: int  # of these, past the photometric filter
     asked: int  # neighbours that had a depth map
+    needed: int  # of these, how many had to agree
 
     @property
     def consistent(self) -> Tensor:
@@ -113,7 +115,7 @@ def fuse(
         for done, view in enumerate(fuse_views(scene, depths, config, device)):
             writer.append(view.cloud)
             views += 1
-            if view.asked < config.min_views:
+            if view.needed < config.min_views:
                 lonely.append(scene.views[view.index].name)
             if on_view:
                 on_view(view)
@@ -125,10 +127,10 @@ def fuse(
     warnings = []
     if lonely:
         shown = ", ".join(lonely[:5]) + (", ..." if len(lonely) > 5 else "")
-        who = "one view has" if len(lonely) == 1 else f"{len(lonely)} views have"
         warnings.append(
-            f"{who} fewer than {config.min_views} neighbours with depth, "
-            f"so fewer had to agree on their points: {shown}"
+            f"few photos see what {len(lonely)} of {views} views see, so fewer than {config.min_views} "
+            f"others had to agree on their points, which are less sure ({shown}); "
+            "strict_views insists on all of them"
         )
     if count == 0:
         warnings.append(
@@ -158,8 +160,9 @@ def fuse_views(
             [depth_map for _, depth_map in sources],
             max_distance=config.max_reprojection,
             max_relative_depth=config.max_relative_depth,
-            min_sources=min(config.min_views, max(1, len(sources))),
+            min_sources=config.min_views,
             dynamic=config.dynamic,
+            strict=config.strict_views,
         )
         fresh = verdict.consistent
         if config.duplicates == "used-pixel":
@@ -176,7 +179,8 @@ def fuse_views(
             low, high = torch.tensor(config.box, dtype=cloud.xyz.dtype).reshape(2, 3)
             cloud = cloud[((cloud.xyz >= low) & (cloud.xyz <= high)).all(-1)]
         confirmed = DepthMap(torch.where(verdict.consistent, verdict.depth, 0).cpu(), reference.camera)
-        yield FusedView(index, cloud, confirmed, known, int(reference.valid.sum()), len(sources))
+        confident = int(reference.valid.sum())
+        yield FusedView(index, cloud, confirmed, known, confident, len(sources), verdict.min_sources)
 
 
 def _load(
