@@ -17,7 +17,7 @@ from gbinet.formats.atomic import atomic_path
 
 TABLES: dict[str, tuple[Callable[[Results], str], ...]] = {
     "strategies": (tables.strategies_table,),
-    "bins": (tables.bins_table, tables.readouts_table),
+    "bins": (tables.bins_table, tables.bins_stages_table, tables.readouts_table),
     "stages": (tables.stages_table,),
     "updates": (tables.updates_table,),
 }

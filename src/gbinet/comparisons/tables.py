@@ -12,7 +12,7 @@ import numpy as np
 from gbinet.comparisons import clouds, cost, paper
 from gbinet.comparisons.paper import THRESHOLDS, Published
 from gbinet.comparisons.run import read_result, result_path
-from gbinet.comparisons.variants import COMPARISONS, VARIANTS
+from gbinet.comparisons.variants import COMPARISONS, MOST_STAGES, VARIANTS
 from gbinet.evaluation.plots import Curve, plot
 from gbinet.evaluation.report import markdown_table
 
@@ -44,6 +44,11 @@ class Results:
             return {}
         errors = content["validation"][readout].get(str(stage or content["stages"]))
         return errors["within"] if errors else {}
+
+    def valid(self, name: str, stage: int) -> float | None:
+        """Share in per cent of pixels whose true depth is still in a bin."""
+        share = self.variants.get(name, {}).get("validation", {}).get("valid_share", {}).get(str(stage))
+        return None if share is None else 100 * share
 
     def memory(self, name: str, part: str) -> float | None:
         return self._cost(name, part, "peak_mib")
@@ -128,6 +133,18 @@ def stages_table(results: Results) -> str:
     for stage, published in paper.STAGES.items():
         shares = _shares(results.within("gbinet", stage), published)
         rows.append([str(stage), *shares, *_cloud(results.cloud("gbinet", stage), published)])
+    return markdown_table(columns, rows)
+
+
+def bins_stages_table(results: Results) -> str:
+    """The figures behind the paper's figures 5 c and d, for which it gives curves only."""
+    columns = ["stage"]
+    columns += [f"% {what}, {count} bins" for what in ("valid", "< 1 mm") for count in range(3)]
+    rows = []
+    for stage in range(1, MOST_STAGES + 1):
+        valid = [results.valid(name, stage) for name in COMPARISONS["bins"]]
+        near = [_percent(results.within(name, stage), 1.0) for name in COMPARISONS["bins"]]
+        rows.append([str(stage), *(_number(v, 1) for v in (*valid, *near))])
     return markdown_table(columns, rows)
 
 
