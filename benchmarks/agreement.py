@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", default=["gbinet"])
     parser.add_argument("--stages", nargs="+", type=int, default=[0], help="0 = what the weights say")
     parser.add_argument("--first-bins", type=int, default=0, help="bins of stage 1, whatever the weights say")
+    parser.add_argument("--inverse", action="store_true", help="bins equal in 1/depth, whatever the weights say")
     parser.add_argument("--references", type=int, default=5)
     parser.add_argument("--max-size", type=int, default=768)
     parser.add_argument("--views", type=int, default=5)
@@ -80,6 +81,8 @@ def main() -> None:
         model = GBiNet.from_pretrained(name)
         if given.first_bins:
             model.config = replace(model.config, first_bins=given.first_bins, readout="expectation")
+        if given.inverse:
+            model.config = replace(model.config, inverse_depth=True)
         for stages in given.stages:
             config = DepthConfig(max_size=given.max_size, views=given.views, stages=stages or None)
             label = f"{Path(name).stem}, {stages or model.config.stages} stages"
