@@ -118,11 +118,12 @@ def conv2d_case(inputs: int, outputs: int, kernel: int, stride: int, height: int
 
 def deform_case(inputs: int, outputs: int, height: int, width: int) -> Case:
     x = image(inputs, height, width)
-    offsets = image(18, height, width)
+    offsets = image(18, height, width).contiguous()
     weight = torch.randn(outputs, inputs, 3, 3, device="cuda", dtype=HALF)
+    taps, output = deform.pack_taps(weight), x.new_empty(1, height, width, outputs)
     return (
         f"deform {inputs}->{outputs} {height}x{width}",
-        lambda: deform.deform_conv2d(x, offsets, weight),
+        lambda: deform.deform_conv2d_into(x, offsets, taps, output),
         lambda: deform_conv2d_plain(x, offsets, weight),
         2 * height * width * (inputs + 18 + outputs),
     )
@@ -179,15 +180,15 @@ def cost_volume_case(channels: int, groups: int, height: int, width: int) -> Cas
     focal = 2892.0 * width / 1600
     matrices = torch.eye(3, device="cuda").expand(1, 4, 3, 3)
     offsets = torch.tensor([[[60.0 * i * focal, 0.0, 0.0] for i in range(1, 5)]], device="cuda")
+    transforms = torch.cat([matrices.flatten(2), offsets], dim=2)
     state = state_of(height, width)
     net = fold_batch_norms(GBiNet()).view_weights[3 if groups == 4 else 2].to("cuda", HALF)
     packed = pack_view_weight(net, torch.device("cuda"), HALF)
     assert packed is not None
-    inputs = (reference, sources, matrices, offsets)
     return (
         f"whole cost volume, four sources, {channels} channels {height}x{width}",
-        lambda: cost_volume.fused_cost_volume(*inputs, state, packed, groups),
-        lambda: fuse_views(*inputs, search.hypotheses(state), net, groups),
+        lambda: cost_volume.fused_cost_volume(reference, sources, transforms, state, packed, groups),
+        lambda: fuse_views(reference, sources, matrices, offsets, search.hypotheses(state), net, groups),
         height * width * (2 * 5 * channels + 4 + 2 * 4 * groups),
     )
 

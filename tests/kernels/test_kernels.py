@@ -91,6 +91,11 @@ def test_fused_cost_volume(
         expected = fuse_views(reference, sources, matrices, offsets, hypotheses(state), net, groups)
         packed = _pack(net, kernel_device, torch.float32)
         assert packed is not None
-        fused = fused_cost_volume(reference, sources, matrices, offsets, state, packed, groups)
+        transforms = torch.cat([matrices.flatten(2), offsets], dim=2)
+        fused = fused_cost_volume(reference, sources, transforms, state, packed, groups)
+        # Geometry of images twice as large: the same, for features half their size.
+        larger = transforms * torch.tensor([1, 1, 2, 1, 1, 2, 0.5, 0.5, 1, 2, 2, 1], device=kernel_device)
+        halved = fused_cost_volume(reference, sources, larger, state, packed, groups, scale=2)
     assert fused.shape == expected.shape
     assert relative_gap(fused, expected) < 1e-4
+    assert relative_gap(halved, expected) < 1e-4

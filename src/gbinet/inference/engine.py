@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,7 @@ class Engine(GBiNet):
         self.view_weights = folded.view_weights
         self.packed_view_weights = [_pack(v, device, dtype) for v in folded.view_weights]
         self.graphs = Graphs(graphs)
+        self._transforms: Tensor | None = None  # while a search runs, [B, V - 1, 12]: see _transforms_of
         self.to(device, dtype).eval()
         for parameter in self.parameters():  # channels last: what the fused kernels read and cuDNN likes
             layouts = {4: torch.channels_last, 5: torch.channels_last_3d} if device.type == "cuda" else {}
@@ -118,9 +120,11 @@ class Engine(GBiNet):
         assert packed is not None
         from gbinet.kernels.cost_volume import fused_cost_volume
 
-        matrices, offsets = sources_from_reference(cameras, 1 / SCALES[scale])
+        transforms = self._transforms
+        if transforms is None:
+            transforms = _transforms_of(cameras)
         groups = self.config.groups[scale]
-        return fused_cost_volume(reference, sources, matrices, offsets, state, packed, groups)
+        return fused_cost_volume(reference, sources, transforms, state, packed, groups, SCALES[scale])
 
     # ---- CUDA graphs ---------------------------------------------------------------------------------------
 
@@ -168,28 +172,30 @@ class Engine(GBiNet):
     ) -> SearchResult:
         if resume is None:
             first_bins = first_bins or self.first_bins(cameras, depth_range)
-        maps = [m for of_scale in features for m in views_of(of_scale)]
+        options: dict[str, Any] = {"stages": stages, "readout": readout, "first_bins": first_bins}
         # Who releases features is forward, which is recorded as a whole.
-        if keep_stages or release or resume is not None or not self._recordable(*maps):
-            return super().search(
-                features,
-                cameras,
-                depth_range,
-                stages=stages,
-                readout=readout,
-                keep_stages=keep_stages,
-                resume=resume,
-                release=release,
-                first_bins=first_bins,
-            )
+        alone = not keep_stages and not release and resume is None
+        if not alone or not self._recordable(*views_of(features[0])):
+            options |= {"keep_stages": keep_stages, "resume": resume, "release": release}
+            return self._search(features, cameras, depth_range, **options)
+        maps = [m for of_scale in features for m in views_of(of_scale)]
         views = len(maps) // len(features)
 
         def compute(depth_range: Tensor, cameras: Camera, *maps: Tensor) -> SearchResult:
             by_scale = [maps[i : i + views] for i in range(0, len(maps), views)]
-            options = {"stages": stages, "readout": readout, "first_bins": first_bins}
-            return GBiNet.search(self, by_scale, cameras, depth_range, **options)  # type: ignore[arg-type]
+            return self._search(by_scale, cameras, depth_range, **options)
 
         return self._replayed(compute, (stages, readout, first_bins), depth_range, cameras, maps)
+
+    def _search(
+        self, features: Sequence[Maps], cameras: Camera, depth_range: Tensor, **options: Any
+    ) -> SearchResult:
+        """The loop, with the geometry that all its stages share computed once."""
+        self._transforms = _transforms_of(cameras) if kernels.usable(depth_range) else None
+        try:
+            return super().search(features, cameras, depth_range, **options)
+        finally:
+            self._transforms = None
 
     def _recordable(self, *tensors: Tensor) -> bool:
         return self.graphs.limit > 0 and self.config.strategy == "binary" and kernels.usable(*tensors)
@@ -219,6 +225,12 @@ class Engine(GBiNet):
         grid = self.config.grid if first_bins is None else replace(self.config.grid, first_bins=first_bins)
         state = SearchState(grid, depth_range.float(), stages or self.config.stages, cell)
         return SearchResult(depth, confidence, (), state)
+
+
+def _transforms_of(cameras: Camera) -> Tensor:
+    """Geometry as the fused kernel reads it, [B, V - 1, 12]: M row by row, then t."""
+    matrices, offsets = sources_from_reference(cameras)
+    return torch.cat([matrices.flatten(2), offsets], dim=2)
 
 
 def _fuse(regulariser: nn.Module) -> FusedRegulariser:

@@ -80,7 +80,7 @@ class FusedPyramid(nn.Module):
             output.copy_(self.plain.output[level](features).permute(0, 2, 3, 1))
             return
         layer, taps = deformable
-        offsets = conv2d(features, layer.weight, layer.bias, relu=False)
+        offsets = conv2d(features, layer.weight, layer.bias, relu=False, planar=True)
         deform_conv2d_into(features, offsets, taps, output)
 
     @torch.no_grad()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 # Volumes are [B, D, H, W, C] in memory (channels_last_3d); an image is a volume with D = 1. Weights are
 # [kd, kh, kw, I, O]: the taps along a row times the channels lie side by side, as they do in the volume.
+_SIZES = ("height", "width", "out_height", "out_width")  # a kernel compiled once serves images of all sizes
 
 
 @triton.jit
@@ -21,25 +22,26 @@ def _epilogue(
     bias,
     skip,
     output,
-    row,  # [BLOCK]: index of the output voxel
+    row,  # [BLOCK]: where the first channel of each output voxel lies
     out,
     keep,
     O: tl.constexpr,  # noqa: E741
     RELU: tl.constexpr,
     SKIP: tl.constexpr,
+    channel_step=1,  # from one channel of a voxel to the next; 1: side by side
 ):
     """Bias, ReLU, addition of the skip connection, store."""
     total += tl.load(bias + out, mask=out < O, other=0.0)[None, :]
     if RELU:
         total = tl.maximum(total, 0.0)
     mask = keep[:, None] & (out < O)[None, :]
-    place = row[:, None] * O + out[None, :]
+    place = row[:, None] + out[None, :] * channel_step
     if SKIP:
         total += tl.load(skip + place, mask=mask, other=0.0).to(tl.float32)
     tl.store(output + place, total.to(output.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _conv_kernel(
     volume,  # [B, D, H, W, I]
     weights,  # [KD, K, K, I, O]
@@ -63,6 +65,7 @@ def _conv_kernel(
     SKIP: tl.constexpr,
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
+    PLANAR: tl.constexpr,  # write [B, O, h, w] instead; depth is 1
 ):
     plane = tl.program_id(1)  # b * D + d
     d = plane % depth
@@ -92,11 +95,16 @@ def _conv_kernel(
                         other=0.0,
                     )
                     total += tl.dot(values, matrix, input_precision=PRECISION)
-    voxel = plane.to(tl.int64) * out_height * out_width + pixel
-    _epilogue(total, bias, skip, output, voxel, out, keep, O, RELU, SKIP)
+    size = out_height * out_width
+    if PLANAR:
+        first = plane.to(tl.int64) * size * O + pixel
+        _epilogue(total, bias, skip, output, first, out, keep, O, RELU, SKIP, size)
+    else:
+        first = (plane.to(tl.int64) * size + pixel) * O
+        _epilogue(total, bias, skip, output, first, out, keep, O, RELU, SKIP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _up_kernel(
     volume,  # [B, D, H, W, I]
     weights,  # [3, 3, 3, I, O]
@@ -153,7 +161,7 @@ def _up_kernel(
                     )
                     total += tl.dot(values, matrix, input_precision=PRECISION)
     voxel = (plane.to(tl.int64) * 2 * height + 2 * y + odd_y) * 2 * width + 2 * x + odd_x
-    _epilogue(total, bias, skip, output, voxel, out, keep, O, RELU, SKIP)
+    _epilogue(total, bias, skip, output, voxel * O, out, keep, O, RELU, SKIP)
 
 
 def pack(weight: Tensor, transposed: bool = False) -> Tensor:
@@ -172,6 +180,7 @@ def conv3d(
     stride: int = 1,
     relu: bool = True,
     skip: Tensor | None = None,  # [B, O, D, h, w], added after the ReLU
+    planar: bool = False,  # D = 1, no skip: the result is contiguous, not channels last
 ) -> Tensor:  # [B, O, D, h, w]
     """Convolution with 'same' padding and stride in space."""
     rows = _rows(volume)
@@ -185,8 +194,12 @@ def conv3d(
     _conv_kernel[grid](
         rows, packed, bias, output if skip is None else _rows(skip), output, depth, height, width, out_height,
         out_width, STRIDE=stride, KD=depth_taps, K=kernel, TAPS=taps,
-        KP=max(16, triton.next_power_of_2(taps * inputs)), **_sizes(packed, relu, skip is not None, block),
+        KP=max(16, triton.next_power_of_2(taps * inputs)), PLANAR=planar,
+        **_sizes(packed, relu, skip is not None, block),
     )  # fmt: skip
+    if planar:
+        assert depth == 1 and skip is None
+        return output.view(batch, outputs, 1, out_height, out_width)
     return output.permute(0, 4, 1, 2, 3)
 
 
@@ -197,9 +210,10 @@ def conv2d(
     *,
     stride: int = 1,
     relu: bool = True,
+    planar: bool = False,  # the result is contiguous, not channels last
 ) -> Tensor:  # [B, O, h, w]
     """Convolution of images with 'same' padding."""
-    return conv3d(image[:, :, None], packed, bias, stride=stride, relu=relu)[:, :, 0]
+    return conv3d(image[:, :, None], packed, bias, stride=stride, relu=relu, planar=planar)[:, :, 0]
 
 
 def conv_transpose3d(

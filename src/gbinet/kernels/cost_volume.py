@@ -47,16 +47,19 @@ def _gather(base, row, column, weight, channel, keep, height, width, C: tl.const
 
 
 @triton.jit
-def _warped(base, t, x, y, depth, channel, keep, height, width, C: tl.constexpr):
-    """Source features [ROWS, CP] where the reference pixels (x, y) with these depths fall; zero outside."""
+def _warped(base, t, x, y, depth, channel, keep, height, width, scale, C: tl.constexpr):
+    """Source features [ROWS, CP] where the reference pixels (x, y) with these depths fall; zero outside.
+
+    (x, y) are pixels of the whole images; the features are `scale` times smaller.
+    """
     z = (tl.load(t + 6) * x + tl.load(t + 7) * y + tl.load(t + 8)) * depth + tl.load(t + 11)
     front = z > 0
     safe = tl.where(front, z, 1.0)
     u = (tl.load(t + 0) * x + tl.load(t + 1) * y + tl.load(t + 2)) * depth + tl.load(t + 9)
     v = (tl.load(t + 3) * x + tl.load(t + 4) * y + tl.load(t + 5)) * depth + tl.load(t + 10)
     # Positions count pixels here, so that a centre (+0.5 in camera.py) is an integer.
-    u = tl.minimum(tl.maximum(tl.where(front, u / safe - 0.5, -2.0), -2.0), width + 1.0)
-    v = tl.minimum(tl.maximum(tl.where(front, v / safe - 0.5, -2.0), -2.0), height + 1.0)
+    u = tl.minimum(tl.maximum(tl.where(front, u / safe / scale - 0.5, -2.0), -2.0), width + 1.0)
+    v = tl.minimum(tl.maximum(tl.where(front, v / safe / scale - 0.5, -2.0), -2.0), height + 1.0)
     left = tl.floor(u)
     top = tl.floor(v)
     fx = u - left
@@ -70,7 +73,7 @@ def _warped(base, t, x, y, depth, channel, keep, height, width, C: tl.constexpr)
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("height", "width", "cells", "scale"))
 def _kernel(
     reference,  # [B, H, W, C], batches reference_stride apart
     sources,  # tuple of S maps [B, h_i, w_i, C]
@@ -87,6 +90,7 @@ def _kernel(
     height,
     width,
     cells,
+    scale,  # image size / feature size
     S: tl.constexpr,
     C: tl.constexpr,
     CP: tl.constexpr,
@@ -106,8 +110,8 @@ def _kernel(
     d = row // BLOCK
     pixel = tl.program_id(0) * BLOCK + row % BLOCK
     keep = (pixel < pixels) & (d < D)
-    x = (pixel % width).to(tl.float32) + 0.5
-    y = (pixel // width).to(tl.float32) + 0.5
+    x = ((pixel % width).to(tl.float32) + 0.5) * scale
+    y = ((pixel // width).to(tl.float32) + 0.5) * scale
     own_cell = tl.load(cell + batch * pixels + pixel, mask=keep, other=0)
     near = tl.load(depth_range + batch * 2)
     far = tl.load(depth_range + batch * 2 + 1)
@@ -141,7 +145,9 @@ def _kernel(
     for i in tl.static_range(S):
         transform = transforms + (batch * S + i) * 12
         base = sources[i] + batch * source_strides[i]
-        warped = _warped(base, transform, x, y, depth, channel, keep, source_heights[i], source_widths[i], C)
+        warped = _warped(
+            base, transform, x, y, depth, channel, keep, source_heights[i], source_widths[i], scale, C
+        )
         product = (own * warped).to(kind)
         if PAIRED:
             product = tl.reshape(tl.join(product, tl.zeros_like(product)), (ROWS, KP))
@@ -164,11 +170,11 @@ def _kernel(
 def fused_cost_volume(
     reference: Tensor,  # [B, C, H, W]
     sources: Sequence[Tensor],  # S maps [B, C, h, w]
-    matrices: Tensor,  # [B, S, 3, 3] of sources_from_reference
-    offsets: Tensor,  # [B, S, 3]
+    transforms: Tensor,  # [B, S, 12]: M row by row and t of sources_from_reference, of the whole images
     state: SearchState,
     view_weight: tuple[Tensor, Tensor],  # matrices [2, 16, 16] and vectors [4, 16]; see inference/engine.py
     groups: int,
+    scale: int = 1,  # image size / feature size
 ) -> Tensor:  # [B, G, D, H, W] in channels_last_3d layout
     """Same result as model.cost_volume on search.hypotheses(state)."""
     rows = rows_of_channels(reference)
@@ -176,13 +182,13 @@ def fused_cost_volume(
     batch, height, width, channels = rows.shape
     bins = state.num_bins
     padded = triton.next_power_of_2(bins)
-    block = max(16, 128 // padded)
-    transforms = torch.cat([matrices.flatten(2), offsets], dim=2).contiguous()  # [B, S, 12]
+    block = max(1, 128 // padded)  # pixels of a program: 128 hypotheses in all
     output = rows.new_empty(batch, bins, height, width, groups)
     _kernel[(triton.cdiv(height * width, block), batch)](
         rows, maps, tuple(m.stride(0) for m in maps), tuple(m.shape[1] for m in maps),
-        tuple(m.shape[2] for m in maps), transforms, state.cell.contiguous(), state.depth_range.contiguous(),
-        *view_weight, output, rows.stride(0), height, width, state.grid.cells(state.stage + 1),
+        tuple(m.shape[2] for m in maps), transforms.contiguous(), state.cell.contiguous(),
+        state.depth_range.contiguous(), *view_weight, output, rows.stride(0), height, width,
+        state.grid.cells(state.stage + 1), scale,
         S=len(maps), C=channels, CP=max(8, triton.next_power_of_2(channels)), G=groups, D=bins, DP=padded,
         FIRST=state.stage == 0, TOLERANCE=state.grid.tolerance, INVERSE=state.grid.inverse, BLOCK=block,
         PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",

@@ -23,10 +23,16 @@ def _corner(features, image, row, column, channel, keep, height, width, C: tl.co
 
 
 @triton.jit
-def _position(offsets, pixel, tap, keep, height, width):
+def _position(offsets, pixel, tap, keep, height, width, PLANAR: tl.constexpr = False):
     """Row and column of the sample's upper left neighbour, and the fractions towards the lower right one."""
-    dy = tl.load(offsets + pixel * 18 + 2 * tap, mask=keep, other=0.0).to(tl.float32)
-    dx = tl.load(offsets + pixel * 18 + 2 * tap + 1, mask=keep, other=0.0).to(tl.float32)
+    if PLANAR:  # [B, 18, H, W]
+        step = height * width
+        first = offsets + pixel + pixel // step * 17 * step
+    else:  # [B, H, W, 18]
+        step = 1
+        first = offsets + pixel * 18
+    dy = tl.load(first + 2 * tap * step, mask=keep, other=0.0).to(tl.float32)
+    dx = tl.load(first + (2 * tap + 1) * step, mask=keep, other=0.0).to(tl.float32)
     y = (pixel % (height * width) // width + tap // 3 - 1).to(tl.float32) + dy
     x = (pixel % width + tap % 3 - 1).to(tl.float32) + dx
     # Far outside everything is zero; the clamp keeps the conversion to integers defined.
@@ -63,6 +69,7 @@ def _forward_kernel(
     OP: tl.constexpr,
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
+    PLANAR: tl.constexpr = False,  # offsets are [B, 18, H, W]
 ):
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     keep = pixel < pixels
@@ -71,7 +78,7 @@ def _forward_kernel(
     image = (pixel // (height * width) * (height * width) * C)[:, None]
     total = tl.zeros((BLOCK, OP), dtype=tl.float32)
     for tap in range(9):
-        top, left, fy, fx = _position(offsets, pixel, tap, keep, height, width)
+        top, left, fy, fx = _position(offsets, pixel, tap, keep, height, width, PLANAR)
         sampled = _sample(features, image, top, left, fy, fx, channel, keep, height, width, C)
         matrix = tl.load(
             weights + (tap * C + channel)[:, None] * O + out[None, :],
@@ -240,16 +247,17 @@ def _sizes(taps: Tensor, block: int) -> dict[str, int | str]:
 def deform_conv2d_into(features: Tensor, offsets: Tensor, taps: Tensor, output: Tensor) -> None:
     """Forward alone, with weights packed before (pack_taps), into memory that is given.
 
-    features [B, C, H, W] and offsets [B, 18, H, W] channels last, output [B, H, W, O] contiguous.
+    features [B, C, H, W] channels last, offsets [B, 18, H, W] and output [B, H, W, O] contiguous. Threads of
+    neighbouring pixels then read neighbouring offsets.
     """
-    features, offsets = features.permute(0, 2, 3, 1), offsets.permute(0, 2, 3, 1)
+    features = features.permute(0, 2, 3, 1)
     if not (features.is_contiguous() and offsets.is_contiguous() and output.is_contiguous()):
-        raise ValueError("the channels of features, offsets and output must lie side by side")
+        raise ValueError("features must be channels last, offsets and output contiguous")
     batch, height, width, _ = features.shape
     pixels = batch * height * width
     _forward_kernel[(triton.cdiv(pixels, _FORWARD_BLOCK),)](
-        features, offsets, taps, output, pixels, height, width, **_sizes(taps, _FORWARD_BLOCK),
-        num_warps=_FORWARD_WARPS,
+        features, offsets, taps, output, pixels, height, width, PLANAR=True, **_sizes(taps, _FORWARD_BLOCK),
+        num_warps=_FORWARD_WARPS, num_stages=1,
     )  # fmt: skip
 
 

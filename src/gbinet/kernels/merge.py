@@ -13,7 +13,7 @@ from torch import Tensor
 from gbinet.kernels.warp import rows_of_channels
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("height", "width"))
 def _kernel(
     own,  # [B, H, W, I]
     coarser,  # [B, H / 2, W / 2, O]

@@ -14,7 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 # Volumes are [B, D, H, W, C] in memory (channels_last_3d). A program works on a tile of pixels, all planes.
+_SIZES = ("height", "width", "out_height", "out_width")  # a kernel compiled once serves images of all sizes
 _TILE_WIDTH = 32
+_BLOCK, _UP_BLOCK = 256, 64  # pixels of a program
 _LARGEST = 64  # planes times channels, on either side
 
 
@@ -53,7 +55,7 @@ def _values(base, row, column, planes, keep, height, width, I: tl.constexpr):  #
     return pointers, inside
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _conv_kernel(
     volume,  # [B, D, H, W, I]
     weights,  # [9, KP, NP]
@@ -100,7 +102,7 @@ def _conv_kernel(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _up_kernel(
     volume,  # [B, D, H, W, I]
     weights,  # [9, KP, NP]
@@ -207,10 +209,11 @@ def conv3d(
     batch, depth, height, width, _ = rows.shape
     out_height, out_width = -(-height // stride), -(-width // stride)
     output = rows.new_empty(batch, depth, out_height, out_width, outputs)
-    sizes = _sizes(rows, matrix, outputs, relu, skip=False, block=128)
-    _conv_kernel[_grid(batch, out_height, out_width, 128)](
-        rows, matrix, bias, output, output, height, width, out_height, out_width, STRIDE=stride, **sizes
-    )
+    sizes = _sizes(rows, matrix, outputs, relu, skip=False, block=_BLOCK)
+    _conv_kernel[_grid(batch, out_height, out_width, _BLOCK)](
+        rows, matrix, bias, output, output, height, width, out_height, out_width, STRIDE=stride, **sizes,
+        num_stages=2 if matrix.shape[1] > 32 else 1,
+    )  # fmt: skip
     return output.permute(0, 4, 1, 2, 3)
 
 
@@ -225,8 +228,8 @@ def conv_transpose3d_into(
     batch, _, height, width, _ = rows.shape
     if not sum_rows.is_contiguous():
         raise ValueError("the target's channels must lie side by side")
-    sizes = _sizes(rows, matrix, target.shape[1], relu=True, skip=True, block=64)
-    _up_kernel[_grid(batch, height, width, 64)](
+    sizes = _sizes(rows, matrix, target.shape[1], relu=True, skip=True, block=_UP_BLOCK)
+    _up_kernel[_grid(batch, height, width, _UP_BLOCK)](
         rows, matrix, bias, sum_rows, sum_rows, height, width, **sizes
     )
     return target
