@@ -46,7 +46,8 @@ class FeaturePyramid(nn.Module):
         for level in (1, 2, 3):
             coarser, own = bottom_up[4 - level], bottom_up[3 - level]
             lateral = self.lateral[level - 1](own)
-            with torch.autocast(coarser.device.type, enabled=False):  # it would widen the map to float32
+            kind = "cpu" if coarser.is_meta else coarser.device.type
+            with torch.autocast(kind, enabled=False):  # it would widen the map to float32
                 upsampled = F.interpolate(coarser, scale_factor=2, mode="bilinear", align_corners=False)
             outputs.append(self.output[level](add_into(lateral, upsampled)))
         return tuple(outputs)
