@@ -69,7 +69,8 @@ def test_half_precision_is_close_to_float32(kernel_device: torch.device) -> None
     for number, (a, b) in enumerate(zip(*results, strict=True)):
         assert a is not None and b is not None
         gap = (b.detach().float() - a.detach()).norm() / a.detach().norm()
-        assert float(gap) < 0.1, number
+        # bfloat16 has 8 bits: where bins are nearly alike another one is the largest, and gets the gradient
+        assert float(gap) < (0.3 if kind == torch.bfloat16 else 0.1), number
 
 
 def test_what_it_serves() -> None:
