@@ -53,8 +53,16 @@ def test_scores_name_all_who_made_the_depth_maps(
     estimate_depths(scene, oracle, tmp_path / "depth", config)  # type: ignore[arg-type]
     second = replace(first, commit="later")
     monkeypatch.setattr(finished, "maker", lambda _: second)
-    for _ in range(2):  # a newer version goes on where the first one stopped, and is named once
-        assert not estimate_depths(scene, oracle, tmp_path / "depth", config).computed  # type: ignore[arg-type]
+    score, _ = write_report(
+        tmp_path / "first", Report("t", Table(["a"], [[1]]), prediction=recorded(tmp_path))
+    )
+    assert json.loads(score.read_text())["made_by"] == [first.to_dict()]
+    for left in (0, 2, 1):  # a newer version goes on where the first one stopped, and is named once
+        for path in sorted((tmp_path / "depth").glob("*.npz"))[:left]:
+            path.unlink()
+        assert len(estimate_depths(scene, oracle, tmp_path / "depth", config).computed) == left  # type: ignore[arg-type]
+        count = len(makers(recorded(tmp_path)))
+        assert count == (1 if left == 0 else 2)  # who computes nothing has made nothing
     report = Report("t", Table(["a"], [[1]]), prediction=recorded(tmp_path))
     written, markdown = write_report(tmp_path / "evaluation", report)
     score = json.loads(written.read_text())

@@ -28,6 +28,7 @@ class Finished:
     def __init__(self, folder: Path, scene: Scene, model: torch.nn.Module, config: DepthConfig) -> None:
         self.folder = folder
         values = {k: v for k, v in asdict(config).items() if k not in _NO_EFFECT}
+        self.maps = [folder / f"{view.name}.npz" for view in scene.views]
         self.maker = maker(model)
         values["weights"] = self.maker.weights
         values["photos and cameras"] = fingerprint_scene(scene)
@@ -36,14 +37,14 @@ class Finished:
     def check(self, overwrite: bool) -> None:
         """Compare with the settings that are stored; store ours in a new folder.
 
-        `made_by` is not compared: another version of the software may go on, and is added to the list.
+        `made_by` is not compared: another version of the software may go on with what is left, and is added.
         """
         path = self.folder / FILE
         stored = _read(path)
         makers = stored.pop("made_by", []) if stored else []
         makers = makers if isinstance(makers, list) else []
         if stored == self.settings:
-            if self.maker.to_dict() not in makers:
+            if self.maker.to_dict() not in makers and not all(path.exists() for path in self.maps):
                 self._store(path, [*makers, self.maker.to_dict()])
             return
         if stored is not None or any(self.folder.glob("**/*.npz")):
