@@ -1,6 +1,7 @@
 """How the thresholds of fusion trade accuracy against completeness, on rendered scenes with known surface.
 
     python benchmarks/thresholds.py --weights FILE --seeds 8 3 --size 448
+    python benchmarks/thresholds.py --backgrounds white sky    # the same things before a blank background
 
 Depth is estimated once per scene; then it is fused with one threshold changed at a time. Precision: share of
 the cloud within the distance of the truth; recall: share of the truth within the distance of the cloud.
@@ -9,17 +10,24 @@ the cloud within the distance of the truth; recall: share of the truth within th
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import torch
 from _common import report
 
 from gbinet.demo import DemoConfig, render_scene, score
+from gbinet.depthmap import DepthMap
+from gbinet.formats.depth_files import read_depth, write_depth
+from gbinet.formats.image import read_image, write_image
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.inference.predictor import DepthConfig, DepthFolder, estimate_depths
 from gbinet.model.gbinet import GBiNet
+from gbinet.scene import Scene
 
 
 def variants() -> Iterator[tuple[str, FusionConfig]]:
@@ -27,6 +35,10 @@ def variants() -> Iterator[tuple[str, FusionConfig]]:
     yield "default", base
     for value in (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
         yield f"min_confidence {value}", replace(base, min_confidence=value)
+    for value in (0.0, 0.5, 0.55, 0.6):
+        for burnt_out in (True, False):
+            name = f"blank_confidence {value}{', burnt-out pixels kept' if burnt_out else ''}"
+            yield name, replace(base, blank_confidence=value, keep_burnt_out=burnt_out)
     for count in (1, 2, 3, 4):
         yield f"min_views {count}", replace(base, min_views=count)
     for value in (0.25, 0.5, 1.0, 2.0):
@@ -39,22 +51,45 @@ def variants() -> Iterator[tuple[str, FusionConfig]]:
         yield f"duplicates {name}", replace(base, duplicates=name)
 
 
+def before(background: str, scene: Scene, seed: int) -> None:
+    """Replace the table in the photos, and take it out of the truth: only what stands on it is left."""
+    rng = np.random.default_rng(seed)
+    for view in scene.views:
+        assert view.depth_path is not None
+        depth = read_depth(view.depth_path)
+        height = DepthMap(torch.from_numpy(depth), view.camera).points()[..., 2].numpy()
+        blank = (height < 0.004) | (depth <= 0)  # metres above the table
+        pixels = read_image(view.image_path).copy()
+        if background == "white":
+            pixels[blank] = 255
+        else:
+            down = np.linspace(0, 1, len(pixels))[:, None, None]
+            sky = np.array([120, 175, 235]) * (1 - down) + np.array([225, 240, 250]) * down
+            noisy = (sky + rng.normal(0, 1, pixels.shape)).clip(0, 255).astype(np.uint8)
+            pixels[blank] = noisy[blank]
+        write_image(view.image_path, pixels)
+        write_depth(view.depth_path, np.where(blank, 0, depth).astype(np.float32))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--weights")
     parser.add_argument("--seeds", type=int, nargs="+", default=[8, 3])
     parser.add_argument("--size", type=int, default=448)
+    parser.add_argument("--backgrounds", nargs="+", default=["table"], choices=("table", "white", "sky"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     model = GBiNet.from_pretrained(options.weights)
     sums: dict[str, list[tuple[float, float, float, int]]] = {}
-    for seed in options.seeds:
+    for seed, background in itertools.product(options.seeds, options.backgrounds):
         config = DemoConfig(width=options.size, height=options.size * 3 // 4, seed=seed)
         threshold = config.threshold * 0.75
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
             scene = render_scene(place / "scene", config)
+            if background != "table":
+                before(background, scene, seed)
             depth = DepthConfig(max_size=options.size, device=options.device)
             estimate_depths(scene, model, place / "depth", depth)
             for name, fusion in variants():

@@ -20,7 +20,6 @@ from gbinet.data.load import list_photos, load_scene, recognise
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.formats.atomic import atomic_path
-from gbinet.formats.image import read_image
 from gbinet.fusion.fuse import FusedView, FusionConfig, FusionResult, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind, open3d
 from gbinet.inference.device import peak_memory_mib, pick_device
@@ -271,10 +270,7 @@ class _Shown:
             "kept": kept / pixels,
             "points": len(fused.cloud),
         }
-        try:
-            photo = read_image(view.image_path)
-        except GBiNetError:
-            photo = None
+        photo = None if fused.photo is None else fused.photo.numpy()
         facts = (
             f"{depth_map.camera.width} x {depth_map.camera.height} px · "
             f"confident {fused.confident / pixels:.0%} · kept {kept / pixels:.0%} · "

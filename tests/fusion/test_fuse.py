@@ -17,6 +17,7 @@ from gbinet.errors import FormatError, GBiNetError, InputError
 from gbinet.fusion.consistency import agree, reproject
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
 from gbinet.fusion.fuse import FusionConfig, fuse, fuse_views
+from gbinet.fusion.photometric import texture, trusted
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 
@@ -199,6 +200,34 @@ def test_low_confidence_masks_and_boxes_remove_points(ball_scene: SceneMaker, tm
     for view in fuse_views(masked, TrueDepth(masked), FusionConfig(min_views=1)):
         assert not view.consistent[:, 32:].any()
         assert view.consistent[:, :32].any()
+
+
+def test_blank_pixels_need_more_confidence_and_burnt_out_ones_go() -> None:
+    photo = torch.randint(60, 200, (40, 60, 3), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    photo[:, 20:40] = 90  # blank
+    photo[:, 40:] = 255  # burnt out
+    sure = torch.full((40, 60), 0.45)
+
+    def kept(confidence: float, blank: float, burnt_out: bool) -> list[bool]:
+        """Of the textured, blank and burnt-out third, well inside."""
+        inner = trusted(sure * 0 + confidence, photo, 0.4, blank, burnt_out)[:, [10, 30, 50]]
+        assert (inner == inner[0]).all()
+        return inner[0].tolist()
+
+    assert kept(0.45, 0.5, False) == [True, False, False]
+    assert kept(0.55, 0.5, False) == [True, True, False]
+    assert kept(0.45, 0.0, True) == [True, True, True]
+    assert kept(0.35, 0.0, True) == [False, False, False]
+    assert torch.equal(trusted(sure, None, 0.4, 0.5, False), sure >= 0.4)
+
+
+def test_texture_is_the_standard_deviation_in_a_window() -> None:
+    photo = torch.randint(0, 256, (12, 15, 3), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    grey = photo.double().mean(-1)
+    found = texture(photo)
+    for row, column in ((0, 0), (5, 7), (11, 3)):
+        window = grey[max(0, row - 2) : row + 3, max(0, column - 2) : column + 3]
+        assert float(found[row, column]) == pytest.approx(float(window.std(correction=0)), abs=0.01)
 
 
 def test_scenes_in_map_coordinates_lose_no_precision(ball_scene: SceneMaker, tmp_path: Path) -> None:

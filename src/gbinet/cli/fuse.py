@@ -45,6 +45,8 @@ def run(
     depth: Path | None = None,
     depth_scale: float = 1.0,
     min_confidence: float = FusionConfig.min_confidence,
+    blank_confidence: float = FusionConfig.blank_confidence,
+    keep_burnt_out: bool = False,
     min_views: int = FusionConfig.min_views,
     strict_views: bool = False,
     max_reprojection: float = FusionConfig.max_reprojection,
@@ -68,6 +70,8 @@ def run(
             of `gbinet depth`, or a COLMAP workspace. Without it, the depth that the scene itself has is used.
         depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
         min_confidence: Drop pixels whose confidence is lower (maps without confidence keep all).
+        blank_confidence: The same where the photo has no texture (sky, blank walls).
+        keep_burnt_out: Keep pixels that are white in all channels.
         min_views: Other views that must agree with a point.
         strict_views: Insist on min_views even where few photos see the same; else half of those are enough.
         max_reprojection: Pixels that a point may be off between two views.
@@ -90,6 +94,8 @@ def run(
 
     config = FusionConfig(
         min_confidence=min_confidence,
+        blank_confidence=blank_confidence,
+        keep_burnt_out=keep_burnt_out,
         max_reprojection=max_reprojection,
         max_relative_depth=max_relative_depth,
         min_views=min_views,

@@ -21,6 +21,8 @@ def run(
     views: int | None = None,
     depth_range: tuple[float, float] | None = None,
     min_confidence: float | None = None,
+    blank_confidence: float | None = None,
+    keep_burnt_out: bool = False,
     min_views: int | None = None,
     strict_views: bool = False,
     max_reprojection: float | None = None,
@@ -49,6 +51,8 @@ def run(
         views: Photos per depth map, the reference included.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
         min_confidence: Drop pixels whose confidence is lower (0 to 1).
+        blank_confidence: The same where the photo has no texture (sky, blank walls).
+        keep_burnt_out: Keep pixels that are white in all channels.
         min_views: Other views that must agree with a point.
         strict_views: Insist on min_views even where few photos see the same; else half of those are enough.
         max_reprojection: Pixels that a point may be off between two views.
@@ -82,6 +86,8 @@ def run(
     }
     fusion = {
         "min_confidence": min_confidence,
+        "blank_confidence": blank_confidence,
+        "keep_burnt_out": keep_burnt_out,
         "min_views": min_views,
         "strict_views": strict_views,
         "max_reprojection": max_reprojection,

@@ -20,6 +20,7 @@ from gbinet.formats.image import read_image, read_mask
 from gbinet.formats.ply import PlyWriter
 from gbinet.fusion.consistency import agree, strips
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
+from gbinet.fusion.photometric import trusted
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, View, visiting_order
 
@@ -32,6 +33,8 @@ class FusionConfig:
     """What makes a depth trustworthy, and what becomes of it."""
 
     min_confidence: float = 0.4  # photometric filter: drop pixels with less (maps without any: keep all)
+    blank_confidence: float = 0.5  # the same where the photo has no texture (sky, blank walls)
+    keep_burnt_out: bool = False  # pixels that are white in all channels show no surface: they are dropped
     max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
     max_relative_depth: float = 0.01  # geometric filter: share of the depth that it may be off
     min_views: int = 3  # other views that must agree with the reference
@@ -47,8 +50,9 @@ class FusionConfig:
         for name in ("max_reprojection", "max_relative_depth", "min_views", "max_sources", "cached_maps"):
             if not getattr(self, name) > 0:
                 raise InputError(f"fusion: {name} must be positive, got {getattr(self, name)}")
-        if not 0 <= self.min_confidence <= 1:
-            raise InputError(f"fusion: min_confidence must lie in 0..1, got {self.min_confidence}")
+        for name in ("min_confidence", "blank_confidence"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"fusion: {name} must lie in 0..1, got {getattr(self, name)}")
         if self.voxel_size is not None and not self.voxel_size > 0:
             raise InputError(f"fusion: voxel_size must be positive, got {self.voxel_size}")
         if self.box is not None and any(
@@ -74,6 +78,7 @@ class FusedView:
     index: int
     cloud: PointCloud  # its new points, on the CPU
     confirmed: DepthMap  # CPU: mean depth of the views that agree; 0 where a filter said no
+    photo: Tensor | None  # [H, W, 3] uint8, CPU, at the depth map's size; None where it cannot be read
     known: int  # pixels with a depth
     confident: int  # of these, past the photometric filter
     asked: int  # neighbours that had a depth map
@@ -153,8 +158,8 @@ def fuse_views(
         if loaded is None:
             used.forget(index)
             continue
-        reference, known = loaded
-        sources = [(i, found[0]) for i in neighbours[index] if (found := load(i)) is not None]
+        reference = loaded.depth_map
+        sources = [(i, found.depth_map) for i in neighbours[index] if (found := load(i)) is not None]
         verdict = agree(
             reference,
             [depth_map for _, depth_map in sources],
@@ -171,7 +176,7 @@ def fuse_views(
                 hit = verdict.source_pixels[number][fresh]
                 used.mark(i, source.depth, hit[hit >= 0].long())
         averaged = DepthMap(verdict.depth, reference.camera, reference.confidence)
-        cloud = _points(scene.views[index], averaged, fresh, verdict.num_views, position_type)
+        cloud = _points(loaded.photo, averaged, fresh, verdict.num_views, position_type)
         if config.duplicates == "voxel":
             voxels = voxels or VoxelFilter(config.voxel_size or _footprint(reference, fresh))
             cloud = cloud[voxels.first_in_cell(cloud.xyz)]
@@ -180,13 +185,21 @@ def fuse_views(
             cloud = cloud[((cloud.xyz >= low) & (cloud.xyz <= high)).all(-1)]
         confirmed = DepthMap(torch.where(verdict.consistent, verdict.depth, 0).cpu(), reference.camera)
         confident = int(reference.valid.sum())
-        yield FusedView(index, cloud, confirmed, known, confident, len(sources), verdict.min_sources)
+        yield FusedView(
+            index, cloud, confirmed, loaded.photo, loaded.known, confident, len(sources), verdict.min_sources
+        )
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    depth_map: DepthMap  # without what the mask and the photometric filter rule out
+    photo: Tensor | None  # [H, W, 3] uint8, CPU
+    known: int  # pixels that had a depth before
 
 
 def _load(
     view: View, depths: DepthSource, index: int, config: FusionConfig, device: torch.device | str
-) -> tuple[DepthMap, int] | None:
-    """A depth map without what its mask and its confidence rule out, and how many depths it had before."""
+) -> _Loaded | None:
     try:
         found = depths.load(index)
     except FormatError as error:
@@ -200,14 +213,18 @@ def _load(
         size = (found.camera.width, found.camera.height)
         keep &= torch.from_numpy(read_mask(view.mask_path, size)).to(device)
     known = int(keep.sum())
+    photo = _photo(view, *depth.shape)
     confidence = None if found.confidence is None else found.confidence.to(device, torch.float32)
     if confidence is not None:
-        keep &= confidence >= config.min_confidence
-    return DepthMap(torch.where(keep, depth, 0), found.camera, confidence), known
+        here = None if photo is None else photo.to(device)
+        keep &= trusted(
+            confidence, here, config.min_confidence, config.blank_confidence, config.keep_burnt_out
+        )
+    return _Loaded(DepthMap(torch.where(keep, depth, 0), found.camera, confidence), photo, known)
 
 
 def _points(
-    view: View, depth_map: DepthMap, select: Tensor, num_views: Tensor, position_type: torch.dtype
+    photo: Tensor | None, depth_map: DepthMap, select: Tensor, num_views: Tensor, position_type: torch.dtype
 ) -> PointCloud:
     """The selected pixels as a cloud on the CPU."""
     camera = depth_map.camera.to("cpu", torch.float64)
@@ -216,7 +233,7 @@ def _points(
     confidence = torch.ones_like(depth_map.depth) if depth_map.confidence is None else depth_map.confidence
     return PointCloud(
         xyz=xyz.to(position_type),
-        rgb=view_colours(view, *depth_map.depth.shape)[chosen],
+        rgb=colours(photo, depth_map.depth)[chosen],
         normals=_normals(depth_map)[select].cpu(),
         confidence=confidence[select].cpu(),
         num_views=num_views[select].clamp(max=255).to(torch.uint8).cpu(),
@@ -246,13 +263,18 @@ def empty_cloud(position_type: torch.dtype = torch.float32) -> PointCloud:
     )
 
 
-def view_colours(view: View, height: int, width: int) -> Tensor:
-    """The photo at the depth map's size, [H, W, 3] uint8; grey where it cannot be read."""
+def colours(photo: Tensor | None, depth: Tensor) -> Tensor:
+    """[H, W, 3] uint8: the photo, or grey where it cannot be read."""
+    return torch.full((*depth.shape, 3), 128, dtype=torch.uint8) if photo is None else photo
+
+
+def _photo(view: View, height: int, width: int) -> Tensor | None:
+    """The photo at the depth map's size, [H, W, 3] uint8."""
     try:
         pixels = read_image(view.image_path)
     except GBiNetError as error:
         log.warning("%s; its points are grey", error)
-        return torch.full((height, width, 3), 128, dtype=torch.uint8)
+        return None
     resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX)
     return torch.from_numpy(np.array(resized))
 

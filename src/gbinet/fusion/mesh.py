@@ -10,7 +10,7 @@ import torch
 
 from gbinet.errors import GBiNetError, InputError
 from gbinet.formats.atomic import atomic_path
-from gbinet.fusion.fuse import DepthSource, FusedView, FusionConfig, view_colours
+from gbinet.fusion.fuse import DepthSource, FusedView, FusionConfig, colours
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 
@@ -67,7 +67,7 @@ class TsdfMesh:
     ) -> None:
         if not voxel > 0:
             raise InputError(f"mesh: the edge of a voxel must be positive, got {voxel:g}")
-        self.o3d, self.scene, self.voxel, self.box = open3d(), scene, voxel, box
+        self.o3d, self.voxel, self.box = open3d(), voxel, box
         # open3d computes in float32 and loses scenes far from their origin: the grid stands at a camera.
         self.origin = scene.views[0].camera.centre.double()
         float32 = self.o3d.core.float32
@@ -85,15 +85,13 @@ class TsdfMesh:
         if not bool(fused.consistent.any()):
             return
         o3d, camera = self.o3d, fused.confirmed.camera.to("cpu", torch.float64)
-        height, width = fused.confirmed.depth.shape
         pose = camera.cam_from_world.clone()
         pose[:3, 3] += pose[:3, :3] @ self.origin
         intrinsics, extrinsics = o3d.core.Tensor(camera.K.numpy()), o3d.core.Tensor(pose.numpy())
         depth = fused.confirmed.depth.float().contiguous()
         farthest = 1.01 * float(depth.max())
-        colours = view_colours(self.scene.views[fused.index], height, width).float() / 255
         image = o3d.t.geometry.Image(o3d.core.Tensor(depth.numpy()))
-        shades = o3d.t.geometry.Image(o3d.core.Tensor(colours.numpy()))
+        shades = o3d.t.geometry.Image(o3d.core.Tensor((colours(fused.photo, depth).float() / 255).numpy()))
         blocks = self.grid.compute_unique_block_coordinates(
             image, intrinsics, extrinsics, 1.0, farthest, _TRUNCATION
         )
