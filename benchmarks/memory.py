@@ -40,7 +40,7 @@ def line(x: list[float], peaks: list[float]) -> tuple[float, float, float]:
 
 
 def against_pixels(device: torch.device, weights: str | None, base: tuple[int, int]) -> dict[str, object]:
-    sizes = [tuple(round(side * n / 64) * 64 for n in base) for side in SIDES]
+    sizes = [tuple(round(side * n / 128) * 128 for n in base) for side in SIDES]
     found = [cost(device, weights, width, height, 5) for width, height in sizes]
     pixels = [c.width * c.height for c in found]
     slope, intercept, deviation = line([float(p) for p in pixels], [c.peak_mib for c in found])

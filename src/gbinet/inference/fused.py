@@ -70,6 +70,7 @@ class FusedPyramid(nn.Module):
             merged = merge(bottom_up[-2], bottom_up[-1], lateral.weight, lateral.bias)
             del bottom_up[-2 if level == 3 else -1 :]  # nobody reads the coarser map again
             self._write(level, merged, outputs[level])
+            del merged  # before the next, larger one is made
 
     def _write(self, level: int, features: Tensor, output: Tensor) -> None:
         from gbinet.kernels.conv import conv2d

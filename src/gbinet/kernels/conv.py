@@ -195,7 +195,7 @@ def conv3d(
         rows, packed, bias, output if skip is None else _rows(skip), output, depth, height, width, out_height,
         out_width, STRIDE=stride, KD=depth_taps, K=kernel, TAPS=taps,
         KP=max(16, triton.next_power_of_2(taps * inputs)), PLANAR=planar,
-        **_sizes(packed, relu, skip is not None, block),
+        **_sizes(packed, relu, skip is not None, block), num_stages=1 if taps * inputs <= 32 else 2,
     )  # fmt: skip
     if planar:
         assert depth == 1 and skip is None
@@ -239,6 +239,7 @@ def conv_transpose3d(
     _up_kernel[grid](
         rows, packed, bias, output if skip is None else _rows(skip), output, depth, height, width,
         IP=max(16, triton.next_power_of_2(inputs)), **_sizes(packed, relu, skip is not None, block),
+        num_stages=2,
     )  # fmt: skip
     return output.permute(0, 4, 1, 2, 3)
 

@@ -182,7 +182,7 @@ def fused_cost_volume(
     batch, height, width, channels = rows.shape
     bins = state.num_bins
     padded = triton.next_power_of_2(bins)
-    block = max(1, (128 if channels <= 16 else 64) // padded)  # pixels of a program; more would not fit
+    block = max(1, (256 if channels <= 8 else 64) // padded)  # pixels of a program
     output = rows.new_empty(batch, bins, height, width, groups)
     _kernel[(triton.cdiv(height * width, block), batch)](
         rows, maps, tuple(m.stride(0) for m in maps), tuple(m.shape[1] for m in maps),

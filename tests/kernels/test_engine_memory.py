@@ -1,0 +1,97 @@
+"""Peak memory of the engine on a GPU, counted from the lifetimes of its tensors: no GPU is needed.
+
+Kernels are replaced by nothing and tensors have no data; what the kernels' wrappers allocate is real.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gbinet import kernels
+from gbinet.camera import Camera
+from gbinet.inference.engine import Engine
+from gbinet.kernels import choose, conv, cost_volume, deform, merge, planes
+from gbinet.model.gbinet import GBiNet
+
+
+class Peak(TorchDispatchMode):
+    """Bytes of all storages made inside, at their most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self.count(tensor)
+        return result
+
+    def count(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known:
+            return
+        size = -(-storage.nbytes() // 512) * 512  # as torch's allocator rounds
+        self._known.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._freed, key, size)
+
+    def _freed(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+class Nothing:
+    """A kernel that does nothing."""
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *args, **options: None
+
+
+@pytest.fixture
+def peak_mib(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int, int], float]:
+    """Peak in MiB of a depth map, images (float32) and weights included."""
+    monkeypatch.setattr(kernels, "usable", lambda *tensors: True)
+    for module in (choose, conv, cost_volume, deform, merge, planes):
+        for name in ("_kernel", "_conv_kernel", "_up_kernel", "_forward_kernel"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, Nothing())
+    engine = Engine(GBiNet(), "meta", torch.float16)
+
+    def run(width: int, height: int, views: int) -> Peak:
+        with torch.inference_mode(), Peak() as counted:
+            images = torch.empty(1, views, 3, height, width, device="meta")
+            K, pose = torch.empty(1, views, 3, 3, device="meta"), torch.empty(1, views, 4, 4, device="meta")
+            engine(images, Camera(K, pose, width, height), torch.empty(1, 2, device="meta"))
+            del images, K, pose
+        return counted
+
+    packed = run(64, 64, 2).now  # weights as the kernels read them, made in the first run
+    weights = packed + sum(p.numel() * p.element_size() for p in engine.parameters())
+    return lambda width, height, views: (run(width, height, views).peak + weights) / 2**20
+
+
+def test_less_than_500_mib_at_the_papers_size(peak_mib: Callable[[int, int, int], float]) -> None:
+    assert 400 < peak_mib(1600, 1152, 5) < 500
+
+
+def test_linear_in_pixels_and_views(peak_mib: Callable[[int, int, int], float]) -> None:
+    small, middle, large = (peak_mib(640 * k, 512, 5) for k in (1, 2, 3))
+    assert abs((large - middle) / (middle - small) - 1) < 0.02
+    few, some, many = (peak_mib(1280, 512, v) for v in (6, 8, 10))
+    assert abs((many - some) / (some - few) - 1) < 0.02
+
+
+def test_24_megapixels_fit_into_8_gib(peak_mib: Callable[[int, int, int], float]) -> None:
+    assert peak_mib(6000, 4000, 5) < 8 * 1024
