@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
+from gbinet.cli.fusion_options import AS_IS, FusionFlags
 from gbinet.depthmap import DepthMap
 from gbinet.errors import SceneError
 from gbinet.fusion.fuse import FusionConfig, fuse
@@ -44,18 +45,8 @@ def run(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     depth: Path | None = None,
     depth_scale: float = 1.0,
-    min_confidence: float = FusionConfig.min_confidence,
-    blank_confidence: float = FusionConfig.blank_confidence,
-    keep_burnt_out: bool = False,
-    min_views: int = FusionConfig.min_views,
-    strict_views: bool = False,
-    max_reprojection: float = FusionConfig.max_reprojection,
-    max_relative_depth: float = FusionConfig.max_relative_depth,
-    dynamic: bool = False,
+    fusion: FusionFlags = AS_IS,
     max_sources: int = FusionConfig.max_sources,
-    duplicates: Literal["used-pixel", "voxel", "none"] = "used-pixel",
-    voxel_size: float | None = None,
-    box: tuple[float, float, float, float, float, float] | None = None,
     masks: Path | None = None,
     mesh: MeshKind | None = None,
     mesh_voxel: float | None = None,
@@ -69,18 +60,7 @@ def run(
         depth: Folder of depth maps named like the views (.npz .npy .pfm .png .tif .bin .dmap), or the output
             of `gbinet depth`, or a COLMAP workspace. Without it, the depth that the scene itself has is used.
         depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
-        min_confidence: Drop pixels whose confidence is lower (maps without confidence keep all).
-        blank_confidence: The same where the photo has no texture (sky, blank walls).
-        keep_burnt_out: Keep pixels that are white in all channels.
-        min_views: Other views that must agree with a point.
-        strict_views: Insist on min_views even where few photos see the same; else half of those are enough.
-        max_reprojection: Pixels that a point may be off between two views.
-        max_relative_depth: Share of its depth that a point may be off between two views.
-        dynamic: Also accept n views within n times these two thresholds.
         max_sources: How many neighbours of each view are asked.
-        duplicates: How a surface that many views see is kept once.
-        voxel_size: Cell of --duplicates voxel, in the scene's unit.
-        box: Keep only x0 y0 z0 x1 y1 z1.
         masks: Folder of masks named like the photos; black is ignored.
         mesh: Also write <out>_mesh.ply (needs the extra 'mesh'): tsdf keeps to what photos confirmed, poisson
             closes holes.
@@ -92,20 +72,7 @@ def run(
     from gbinet.data.load import load_scene
     from gbinet.inference.device import pick_device
 
-    config = FusionConfig(
-        min_confidence=min_confidence,
-        blank_confidence=blank_confidence,
-        keep_burnt_out=keep_burnt_out,
-        max_reprojection=max_reprojection,
-        max_relative_depth=max_relative_depth,
-        min_views=min_views,
-        strict_views=strict_views,
-        dynamic=dynamic,
-        max_sources=max_sources,
-        duplicates=duplicates,
-        voxel_size=voxel_size,
-        box=box,
-    )
+    config = fusion.applied(FusionConfig(max_sources=max_sources))
     if out.suffix.lower() != ".ply":
         out = out / "cloud.ply"
     found = load_scene(scene, masks=masks, max_sources=max_sources)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from gbinet.cli.fusion_options import AS_IS, FusionFlags
 from gbinet.inference.device import Precision
 from gbinet.scene import DepthRange
 
@@ -20,18 +21,8 @@ def run(
     size: int | None = None,
     views: int | None = None,
     depth_range: tuple[float, float] | None = None,
-    min_confidence: float | None = None,
-    blank_confidence: float | None = None,
-    keep_burnt_out: bool = False,
-    min_views: int | None = None,
-    strict_views: bool = False,
-    max_reprojection: float | None = None,
-    max_relative_depth: float | None = None,
-    dynamic: bool = False,
-    duplicates: Literal["used-pixel", "voxel", "none"] | None = None,
-    voxel_size: float | None = None,
+    fusion: FusionFlags = AS_IS,
     masks: Path | None = None,
-    box: tuple[float, float, float, float, float, float] | None = None,
     device: str = "auto",
     precision: Precision = "auto",
     max_memory: float | None = None,
@@ -50,18 +41,7 @@ def run(
         size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
-        min_confidence: Drop pixels whose confidence is lower (0 to 1).
-        blank_confidence: The same where the photo has no texture (sky, blank walls).
-        keep_burnt_out: Keep pixels that are white in all channels.
-        min_views: Other views that must agree with a point.
-        strict_views: Insist on min_views even where few photos see the same; else half of those are enough.
-        max_reprojection: Pixels that a point may be off between two views.
-        max_relative_depth: Share of its depth that a point may be off between two views.
-        dynamic: Also accept n views within n times these two thresholds.
-        duplicates: How a surface that many views see is kept once.
-        voxel_size: Cell of --duplicates voxel, in the scene's unit.
         masks: Folder of masks named like the photos; black is ignored.
-        box: Keep only x0 y0 z0 x1 y1 z1.
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         max_memory: GiB that the network may use; larger images are cut into tiles.
@@ -84,23 +64,10 @@ def run(
         "precision": precision,
         "max_memory": max_memory,
     }
-    fusion = {
-        "min_confidence": min_confidence,
-        "blank_confidence": blank_confidence,
-        "keep_burnt_out": keep_burnt_out,
-        "min_views": min_views,
-        "strict_views": strict_views,
-        "max_reprojection": max_reprojection,
-        "max_relative_depth": max_relative_depth,
-        "dynamic": dynamic,
-        "duplicates": duplicates,
-        "voxel_size": voxel_size,
-        "box": box,
-    }
     config = replace(
         config,
         depth=replace(config.depth, **given(depth)),
-        fusion=replace(config.fusion, **given(fusion)),
+        fusion=fusion.applied(config.fusion),
         masks=masks,
         export=export,
         mesh=mesh,
