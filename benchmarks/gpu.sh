@@ -19,6 +19,10 @@ part() { # name, seconds it may take, command
 part kernels-tests 200 python3 -m pytest -q -p no:cacheprovider --confcutdir=tests/kernels tests/kernels
 part inference 120 python3 benchmarks/inference.py --device cuda --out "$out/inference.json"
 part kernels 120 python3 benchmarks/kernels.py --out "$out/kernels.json"
+part memory 120 python3 benchmarks/memory.py --out "$out/memory.json"
+part scene 120 python3 benchmarks/scene.py --out "$out/scene.json"
+# shellcheck disable=SC2086  # no assets: no argument
+part gate 200 python3 benchmarks/gate.py $assets --out "$out/gate.json"
 # shellcheck disable=SC2086  # no assets: no argument
 part rendering 120 python3 benchmarks/rendering.py --device cuda $assets --out "$out/rendering.json"
 # shellcheck disable=SC2086

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from gbinet import kernels
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, SceneError
@@ -31,8 +32,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None]  # done, total, what
 
-# Working memory per pixel in float32: 600 were measured on a CPU. Half of it in half precision.
+# Working memory per pixel in float32: 600 were measured on a CPU; 280 with the fused kernels, which hold
+# fewer volumes at once (docs/performance.md). Half of it in half precision.
 _SEARCH_BYTES = 700
+_FUSED_SEARCH_BYTES = 320
 _FEATURE_BYTES = 4 * (8 + 16 / 4 + 32 / 16 + 64 / 64)
 
 
@@ -294,9 +297,11 @@ class _Worker:
         pixels = max(c.width * c.height for c in cameras)
         features = pixels * _FEATURE_BYTES * half * self.config.views
         room = self.config.max_memory * 2**30 - features
-        if room > pixels * _SEARCH_BYTES * half:
+        fused = kernels.usable(torch.empty(0, device=self.device))
+        per_pixel = (_FUSED_SEARCH_BYTES if fused else _SEARCH_BYTES) * half
+        if room > pixels * per_pixel:
             return None
-        side = (max(room, 0) / (_SEARCH_BYTES * half)) ** 0.5
+        side = (max(room, 0) / per_pixel) ** 0.5
         tile = _round_tile(side - 2 * tiles.OVERLAP)
         self.result.warnings.append(f"images are cut into tiles of {tile} px to stay below max_memory")
         return tile

@@ -1,0 +1,84 @@
+"""Graphs give what computing gives, are bounded in number, and do without where recording fails.
+
+A stand-in replays by computing again: the same protocol without a GPU. (tests/kernels has the real thing.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from gbinet.inference.graphs import Graphs
+
+
+class Computation:
+    """Doubles its input; remembers what it read from and wrote to, as a recorded one does."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, values: Tensor) -> tuple[Tensor, ...]:
+        self.calls.append((values, 2 * values.float()))
+        return (self.calls[-1][1],)
+
+
+@pytest.fixture
+def computation(monkeypatch: pytest.MonkeyPatch) -> Computation:
+    made = Computation()
+
+    class StandIn:
+        def replay(self) -> None:
+            source, target = self.recorded
+            target.copy_(2 * source.float())
+
+    @contextmanager
+    def recording(graph: StandIn) -> Iterator[None]:
+        yield
+        graph.recorded = made.calls[-1]  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", StandIn)
+    monkeypatch.setattr(torch.cuda, "graph", recording)
+    return made
+
+
+def test_every_call_gives_its_own_result(computation: Computation) -> None:
+    graphs = Graphs(limit=1)
+    results = [graphs("key", computation, [torch.full((3,), float(i))], [torch.float16])[0] for i in range(5)]
+    assert [r.tolist() for r in results] == [[2.0 * i] * 3 for i in range(5)]  # none is overwritten later
+    assert len(computation.calls) == 2 and len(graphs) == 1  # computed once, recorded once
+    assert computation.calls[1][0].dtype == torch.float16  # held in the type that was asked for
+
+
+def test_no_more_graphs_than_allowed(computation: Computation) -> None:
+    graphs = Graphs(limit=1)
+    for round_ in range(3):
+        for key in ("a", "b"):
+            value = torch.tensor([float(round_)])
+            assert graphs(key, computation, [value], [torch.float32])[0] == 2 * round_
+    assert len(graphs) == 1
+
+
+def test_where_recording_fails_it_is_computed(
+    computation: Computation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @contextmanager
+    def failing(graph: object) -> Iterator[None]:
+        yield
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.cuda, "graph", failing)
+    graphs = Graphs(limit=1)
+    for i in range(3):
+        assert graphs("key", computation, [torch.tensor([float(i)])], [torch.float32])[0] == 2 * i
+    assert len(graphs) == 0 and "out of memory" in caplog.text
+
+
+def test_no_graphs_when_none_are_allowed(computation: Computation) -> None:
+    graphs = Graphs(limit=0)
+    for _ in range(3):
+        graphs("key", computation, [torch.ones(1)], [torch.float32])
+    assert len(computation.calls) == 3
