@@ -135,7 +135,7 @@ class _Worker:
         self.cache = FeatureCache(self._encode, int(config.cache_memory * 2**30), storage, self.device)
         self.images: dict[int, Future[Tensor]] = {}  # being read ahead
         self.broken: dict[int, str] = {}  # views whose image cannot be read
-        self.reader = ThreadPoolExecutor(2, "read")
+        self.reader = ThreadPoolExecutor(4, "read")
         self.writer = ThreadPoolExecutor(1, "write")
 
     # ---- the loop ----
@@ -150,9 +150,11 @@ class _Worker:
         writes: list[Future[Path]] = []
         try:
             for position, index in enumerate(todo):
-                following = todo[position + 1] if position + 1 < len(todo) else index
-                for view in (index, *sources[index][: self.config.views - 1], following):
-                    self._read_ahead(view)
+                for reference in todo[
+                    position : position + 2
+                ]:  # the next one's images while this one computes
+                    for view in (reference, *sources[reference][: self.config.views - 1]):
+                        self._read_ahead(view)
                 depth_map = self._one(index)
                 done += 1
                 if depth_map is not None:
