@@ -16,7 +16,7 @@ from torch import Tensor
 # Volumes are [B, D, H, W, C] in memory (channels_last_3d). A program works on a tile of pixels, all planes.
 _SIZES = ("height", "width", "out_height", "out_width")  # a kernel compiled once serves images of all sizes
 _TILE_WIDTH = 32
-_BLOCK, _UP_BLOCK = 256, 64  # pixels of a program
+_BLOCK, _UP_BLOCK = 256, 64  # pixels of a program; 64 with eight warps fails in Triton 3.6 (illegal access)
 _LARGEST = 64  # planes times channels, on either side
 
 
