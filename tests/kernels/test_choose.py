@@ -32,6 +32,9 @@ def test_choose_and_expect(
     assert after.stage == stage + 1 and after.cell.dtype == torch.int32
     assert same.all() if dtype == torch.float32 else same.float().mean() > 0.98
     torch.testing.assert_close(largest, probabilities.amax(1, keepdim=True), rtol=1e-5, atol=1e-6)
+    _, nearby = fast.choose(state, logits, nearby=True)
+    alike = (nearby - search.nearby(probabilities)).abs() < 1e-5
+    assert alike.all() if dtype == torch.float32 else alike.float().mean() > 0.98
     depth, plain = fast.expected_depth(state, logits), search.expected_depth(state, probabilities)
     close = (depth - plain).abs() < 1e-4 * plain
     assert close.all() if dtype == torch.float32 else close.float().mean() > 0.98

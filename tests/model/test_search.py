@@ -305,3 +305,17 @@ def test_a_search_deeper_than_numbers_can_tell_is_refused() -> None:
 def test_depth_before_the_first_stage_is_refused() -> None:
     with pytest.raises(InputError, match="no stage"):
         search.depth(search.start(SearchGrid(), torch.tensor([[1.0, 2.0]]), 1, 1))
+
+
+@given(st.integers(2, 12), st.integers(0, 10_000))
+def test_nearby_probability_is_that_of_three_bins(bins: int, seed: int) -> None:
+    logits = torch.randn(1, bins, 3, 4, generator=torch.Generator().manual_seed(seed))
+    probabilities = logits.softmax(1)
+    found = search.nearby(probabilities)
+    assert found.shape == (1, 1, 3, 4)
+    for row in range(3):
+        for column in range(4):
+            p = probabilities[0, :, row, column].tolist()
+            best = p.index(max(p))
+            expected = sum(p[max(best - 1, 0) : best + 2])
+            assert float(found[0, 0, row, column]) == pytest.approx(expected, abs=1e-6)

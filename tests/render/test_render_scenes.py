@@ -104,8 +104,8 @@ def test_warped_source_looks_like_the_reference(pair: tuple[torch.Tensor, torch.
 def test_warped_source_looks_like_the_reference_where_detail_is_as_fine_as_pixels(
     kind: str, seed: int
 ) -> None:
-    """Neighbouring pixels of these scenes differ by 9 to 15 / 255, so that bilinear look-up alone is off by more
-    than 3 / 255. Averaging a pixel's area in a source of four times the size is not."""
+    """Neighbouring pixels of these scenes differ by 9 to 15 / 255, so that bilinear look-up alone is off by
+    more than 3 / 255. Averaging a pixel's area in a source of four times the size is not."""
     scene = matt(make_scene(seed, kind=kind))
     cameras = draw_rig(chance(4, seed), kind, scene.layout, 2, 320, 256).cameras
     depth = render(scene, cameras).depth.double()

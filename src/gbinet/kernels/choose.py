@@ -28,7 +28,7 @@ def _kernel(
     cell,  # [B, H, W] int32
     depth_range,  # [B, 2]
     next_cell,  # [B, H, W] int32
-    largest,  # [B, H, W] float32
+    sure,  # [B, H, W] float32
     expected,  # [B, H, W] float32
     batch_stride,
     bin_stride,
@@ -40,6 +40,7 @@ def _kernel(
     FIRST: tl.constexpr,
     TOLERANCE: tl.constexpr,
     INVERSE: tl.constexpr,
+    NEARBY: tl.constexpr,  # `sure` is of the most probable bin and its neighbours, not of that bin alone
     EXPECTATION: tl.constexpr,  # write `expected`; otherwise the other two
     BLOCK: tl.constexpr,
 ):
@@ -57,17 +58,17 @@ def _kernel(
     own = tl.load(cell + place, mask=keep, other=0)
     first = own if FIRST else 2 * own - TOLERANCE
     total = tl.zeros((BLOCK,), dtype=tl.float32)
+    around = tl.zeros((BLOCK,), dtype=tl.float32)  # the part of the total in the choice and its neighbours
     mean = tl.zeros((BLOCK,), dtype=tl.float32)
     for d in range(D):
         value = tl.load(base + d * bin_stride, mask=keep, other=0.0).to(tl.float32)
         weight = tl.exp(value - best)
-        if EXPECTATION:
-            near_choice = (d - choice <= 1) & (choice - d <= 1)
-            weight = tl.where(near_choice, weight, 0.0)
         total += weight
-        mean += weight * d
+        near_choice = tl.where((d - choice <= 1) & (choice - d <= 1), weight, 0.0)
+        around += near_choice
+        mean += near_choice * d
     if EXPECTATION:
-        position = (first.to(tl.float32) + mean / total + 0.5) / cells
+        position = (first.to(tl.float32) + mean / around + 0.5) / cells
         position = tl.minimum(tl.maximum(position, 0.0), 1.0)
         near = tl.load(depth_range + batch * 2)
         far = tl.load(depth_range + batch * 2 + 1)
@@ -75,18 +76,18 @@ def _kernel(
     else:
         chosen = tl.minimum(tl.maximum(first + choice, 0), cells - 1)
         tl.store(next_cell + place, chosen, mask=keep)
-        tl.store(largest + place, 1 / total, mask=keep)
+        tl.store(sure + place, (around if NEARBY else 1.0) / total, mask=keep)
 
 
-def choose(state: SearchState, logits: Tensor) -> tuple[SearchState, Tensor]:
+def choose(state: SearchState, logits: Tensor, nearby: bool = False) -> tuple[SearchState, Tensor]:
     """The state after descending into the most probable bin, and that bin's probability [B, 1, H, W].
 
-    logits [B, D, H, W] of any floating type.
+    logits [B, D, H, W] of any floating type. nearby: the probability of its direct neighbours is added.
     """
     cell = state.cell.contiguous()
-    chosen, largest = torch.empty_like(cell), torch.empty_like(cell, dtype=torch.float32)
-    _launch(state, logits, cell, chosen, largest, largest, expectation=False)
-    return replace(state, stage=state.stage + 1, cell=chosen), largest[:, None]
+    chosen, sure = torch.empty_like(cell), torch.empty_like(cell, dtype=torch.float32)
+    _launch(state, logits, cell, chosen, sure, sure, nearby=nearby)
+    return replace(state, stage=state.stage + 1, cell=chosen), sure[:, None]
 
 
 def expected_depth(state: SearchState, logits: Tensor) -> Tensor:
@@ -102,15 +103,17 @@ def _launch(
     logits: Tensor,
     cell: Tensor,
     chosen: Tensor,
-    largest: Tensor,
+    sure: Tensor,
     expected: Tensor,
-    expectation: bool,
+    nearby: bool = False,
+    expectation: bool = False,
 ) -> None:
     if logits.stride(3) != 1:
         logits = logits.contiguous()
     batch, bins, height, width = logits.shape
     _kernel[(triton.cdiv(height * width, _BLOCK), batch)](
-        logits, cell, state.depth_range.contiguous(), chosen, largest, expected, *logits.stride()[:3],
+        logits, cell, state.depth_range.contiguous(), chosen, sure, expected, *logits.stride()[:3],
         height, width, state.grid.cells(state.stage + 1), D=bins, FIRST=state.stage == 0,
-        TOLERANCE=state.grid.tolerance, INVERSE=state.grid.inverse, EXPECTATION=expectation, BLOCK=_BLOCK,
+        TOLERANCE=state.grid.tolerance, INVERSE=state.grid.inverse, NEARBY=nearby, EXPECTATION=expectation,
+        BLOCK=_BLOCK,
     )  # fmt: skip

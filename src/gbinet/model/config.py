@@ -12,6 +12,7 @@ from gbinet.model.strategies import STRATEGIES, strategy_of
 
 Encoder = Literal["deformable", "plain"]
 Readout = Literal["centre", "expectation"]
+Confidence = Literal["largest", "nearby"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,10 @@ class GBiNetConfig:
     encoder_width: int = 8  # channels at full size; doubled at each coarser scale
     groups: tuple[int, ...] = (8, 8, 8, 4)  # groups of the correlation per scale, coarse to fine
     regulariser_width: int = 8  # channels of the 3D U-Net at its top level
-    confidence_stages: int = 6  # K': confidence is the mean largest probability of the first K' stages
+    confidence_stages: int = 6  # K': the first K' stages count for the confidence
+    # "largest": mean of the largest probabilities, as in the paper. "nearby": product of the probabilities of
+    # the chosen bin with its neighbours, the chance that no stage was more than a bin off.
+    confidence: Confidence = "largest"
     readout: Readout = "centre"  # depth of the last stage: centre of the bin, or expectation around it
 
     def __post_init__(self) -> None:
@@ -43,6 +47,8 @@ class GBiNetConfig:
             raise InputError(f"first_spacing must not be negative, got {self.first_spacing}")
         if self.encoder not in get_args(Encoder) or self.readout not in get_args(Readout):
             raise InputError(f"unknown encoder '{self.encoder}' or readout '{self.readout}'")
+        if self.confidence not in get_args(Confidence):
+            raise InputError(f"unknown confidence '{self.confidence}'; there are largest and nearby")
         if self.strategy not in STRATEGIES:
             raise InputError(f"unknown strategy '{self.strategy}'; there are {', '.join(STRATEGIES)}")
         self.grid.cells(self.stages)  # raises on impossible bins and on more stages than numbers can tell

@@ -169,6 +169,7 @@ class GBiNet(nn.Module):
         _check_choices(stages, done, self.strategy.most_stages, readout)
         full = _reference_size(features[-1])
         counted = min(stages, self.config.confidence_stages)
+        joint = self.config.confidence == "nearby"  # a product of the stages' confidences, else their mean
         before: Tensor | None = None  # confidence from the stages of an earlier search, [B, 1, H, W]
         confidence: Tensor | None = None  # from the stages of this one, [B, 1, h, w] at the last one's size
         if resume is None or resume.state is None:
@@ -176,7 +177,7 @@ class GBiNet(nn.Module):
             state = self.start(features, depth_range, first_bins)
         else:
             state = resume.state
-            share = min(state.stage, self.config.confidence_stages) / counted
+            share = 1 if joint else min(state.stage, self.config.confidence_stages) / counted
             missing = (0, full[1] - resume.confidence.shape[-1], 0, full[0] - resume.confidence.shape[-2])
             before = F.pad(resume.confidence[:, None] * share, missing)
         kept = []
@@ -189,7 +190,8 @@ class GBiNet(nn.Module):
             stage = None  # its logits shall not lie beside the next stage's volume
             stage = self.step(features, cameras, state)
             if number <= counted:
-                confidence = _sum(self.confidence(stage) / counted, confidence)
+                sure = self.confidence(stage)
+                confidence = _joined(sure if joint else sure / counted, confidence, joint)
             if keep_stages:
                 kept.append(stage)
             state = stage.next_state
@@ -197,7 +199,9 @@ class GBiNet(nn.Module):
         depth = self.expected_depth(stage) if readout == "expectation" else self.strategy.depth(state)
         if depth.shape[-2:] != full:  # no stage at the finest scale: show the coarse result at full size
             depth = F.interpolate(depth[:, None], size=full, mode=self.strategy.enlarging)[:, 0]
-        total = _sum(depth.new_zeros(1, 1, *full) if before is None else before, confidence)
+        if before is None:
+            before = depth.new_full((1, 1, *full), float(joint))
+        total = _joined(before, confidence, joint)
         height, width = cameras.height, cameras.width
         return SearchResult(
             depth[:, :height, :width].contiguous(),
@@ -269,11 +273,13 @@ def _reference_size(maps: Maps) -> tuple[int, int]:
     return height, width
 
 
-def _sum(values: Tensor, coarser: Tensor | None) -> Tensor:
-    """values [B, 1, h, w], plus a map of the same size or a coarser one, whose pixels are repeated."""
-    if coarser is None or coarser.shape[-2:] == values.shape[-2:]:
-        return values if coarser is None else values + coarser
-    return values + F.interpolate(coarser, size=values.shape[-2:], mode="nearest")
+def _joined(values: Tensor, coarser: Tensor | None, joint: bool) -> Tensor:
+    """values [B, 1, h, w] plus (joint: times) a map of that size or a coarser one, its pixels repeated."""
+    if coarser is None:
+        return values
+    if coarser.shape[-2:] != values.shape[-2:]:
+        coarser = F.interpolate(coarser, size=values.shape[-2:], mode="nearest")
+    return values * coarser if joint else values + coarser
 
 
 def _preset(name: str) -> GBiNetConfig:

@@ -149,12 +149,27 @@ def expected_depth(state: SearchState, probabilities: Tensor) -> Tensor:
     `state` is the one that the probabilities [B, D, H, W] were computed for. The expectation runs over
     positions of whole bins (clamping at the ends of the range comes after), so that no bin counts twice.
     """
-    choice = probabilities.max(1, keepdim=True).indices  # [B, 1, H, W]
-    index = torch.arange(state.num_bins, device=choice.device)[:, None, None]  # [D, 1, 1]
-    weight = torch.where((index - choice).abs() <= 1, probabilities.float(), 0.0)
+    weight = _of_neighbours(probabilities)
+    index = torch.arange(state.num_bins, device=weight.device)[:, None, None]  # [D, 1, 1]
     mean = (weight * index).sum(1) / weight.sum(1)  # [B, H, W]: fractional bin
     position = (state.first_bin + mean + 0.5) / state.grid.cells(state.stage + 1)
     return state.grid.to_depth(position.clamp(0, 1), state.depth_range)
+
+
+def nearby(probabilities: Tensor) -> Tensor:
+    """Probability of the most probable bin together with its direct neighbours, [B, 1, H, W] float32.
+
+    A true depth at the border of two bins splits its probability among them, and either of them is right: the
+    tolerance bins of the next stage make up for the difference.
+    """
+    return _of_neighbours(probabilities).sum(1, keepdim=True).clamp(max=1.0)
+
+
+def _of_neighbours(probabilities: Tensor) -> Tensor:
+    """The probabilities [B, D, H, W] of the most probable bin and its direct neighbours, float32, else 0."""
+    choice = probabilities.max(1, keepdim=True).indices  # [B, 1, H, W]
+    index = torch.arange(probabilities.shape[1], device=choice.device)[:, None, None]  # [D, 1, 1]
+    return torch.where((index - choice).abs() <= 1, probabilities.float(), 0.0)
 
 
 def _edge_positions(state: SearchState) -> Tensor:

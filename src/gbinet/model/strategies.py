@@ -74,6 +74,7 @@ class BinarySearch:
         if config.hypotheses or config.windows:
             raise InputError("hypotheses and windows are of the strategy 'dense'; the binary search has bins")
         self.grid = config.grid
+        self.nearby = config.confidence == "nearby"
 
     def start(
         self, depth_range: Tensor, height: int, width: int, first_bins: int | None = None
@@ -97,7 +98,7 @@ class BinarySearch:
         return search.expected_depth(state, probabilities)
 
     def confidence(self, state: SearchState, probabilities: Tensor) -> Tensor:
-        return probabilities.amax(1, keepdim=True)
+        return search.nearby(probabilities) if self.nearby else probabilities.amax(1, keepdim=True)
 
     def window(self, state: SearchState) -> tuple[Tensor, Tensor]:
         borders = search.edges(state)  # [B, D + 1, h, w]
@@ -132,8 +133,8 @@ class DenseSearch:
                 "dense search needs hypotheses and a window for each stage, "
                 f"got {self.counts} and {self.windows}"
             )
-        if config.first_spacing:
-            raise InputError("first_spacing is of the binary search; the dense one has hypotheses")
+        if config.first_spacing or config.confidence != "largest":
+            raise InputError("first_spacing and confidence are of the binary search, not of the dense one")
         if min(self.counts) < 2 or not all(0 < w <= 1 for w in self.windows) or self.windows[0] != 1:
             raise InputError(
                 "dense search needs 2 hypotheses or more per stage and windows of at most 1 (the whole "
