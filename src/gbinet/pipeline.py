@@ -251,7 +251,7 @@ class _Shown:
         if not kept or np.mean(kept) >= 0.05:
             return []
         return [
-            f"other views confirmed only {np.mean(kept):.1%} of the pixels, so the cloud is nearly empty: "
+            f"other views confirmed only {np.mean(kept):.1%} of the pixels, so the cloud has large holes: "
             "the photos may overlap too little, the depth range may be wrong, or surfaces may lack texture"
         ]
 
