@@ -2,6 +2,7 @@
 
     python benchmarks/thresholds.py --weights FILE --seeds 8 3 --size 448
     python benchmarks/thresholds.py --backgrounds white sky    # the same things before a blank background
+    python benchmarks/thresholds.py --views 4 --only default strict_views min_views
 
 Depth is estimated once per scene; then it is fused with one threshold changed at a time. Precision: share of
 the cloud within the distance of the truth; recall: share of the truth within the distance of the cloud.
@@ -41,6 +42,7 @@ def variants() -> Iterator[tuple[str, FusionConfig]]:
             yield name, replace(base, blank_confidence=value, keep_burnt_out=burnt_out)
     for count in (1, 2, 3, 4):
         yield f"min_views {count}", replace(base, min_views=count)
+    yield "strict_views", replace(base, strict_views=True)
     for value in (0.25, 0.5, 1.0, 2.0):
         yield f"max_reprojection {value}", replace(base, max_reprojection=value)
     yield (
@@ -76,14 +78,17 @@ def main() -> None:
     parser.add_argument("--weights")
     parser.add_argument("--seeds", type=int, nargs="+", default=[8, 3])
     parser.add_argument("--size", type=int, default=448)
+    parser.add_argument("--views", type=int, default=DemoConfig.views, help="photos of each scene")
     parser.add_argument("--backgrounds", nargs="+", default=["table"], choices=("table", "white", "sky"))
+    parser.add_argument("--only", nargs="+", help="only variants whose names begin so")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     model = GBiNet.from_pretrained(options.weights)
     sums: dict[str, list[tuple[float, float, float, int]]] = {}
     for seed, background in itertools.product(options.seeds, options.backgrounds):
-        config = DemoConfig(width=options.size, height=options.size * 3 // 4, seed=seed)
+        height = options.size * 3 // 4
+        config = DemoConfig(width=options.size, height=height, seed=seed, views=options.views)
         threshold = config.threshold * 0.75
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
@@ -93,6 +98,8 @@ def main() -> None:
             depth = DepthConfig(max_size=options.size, device=options.device)
             estimate_depths(scene, model, place / "depth", depth)
             for name, fusion in variants():
+                if options.only and not name.startswith(tuple(options.only)):
+                    continue
                 fuse(scene, DepthFolder(scene, place / "depth"), place / "cloud.ply", fusion)
                 found = score(place / "cloud.ply", scene, threshold)
                 values = (
