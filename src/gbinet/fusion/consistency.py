@@ -2,8 +2,8 @@
 
 A pixel of the reference is lifted to its depth, projected into a source view, lifted there to the source's
 own depth and projected back. If it comes back close to where it started, and at nearly the same depth, the
-two views agree. Everything happens in the reference camera's frame, so that scenes far from the origin of
-their world (map coordinates, say) lose no precision in float32.
+two views agree. Pixels go from camera to camera and never through the world, so that scenes far from its
+origin (map coordinates, say) lose no precision in float32.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ def _with_validity(source: DepthMap) -> Tensor:
     ]
 
 
-def _sample(maps: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Depth at real-valued pixel coordinates [N, 2] and the flat index of the nearest pixel.
+def _sample(maps: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Depth at real-valued pixel coordinates [H, W] and the flat index of the nearest pixel.
 
     Bilinear over the known neighbours; 0 and -1 where the nearest pixel is unknown or outside the map.
     """
     height, width = maps.shape[-2:]
-    grid = (pixels / pixels.new_tensor([width, height]) * 2 - 1).clamp(-2, 2)[None, None]  # [1, 1, N, 2]
-    total, weight = F.grid_sample(maps, grid, align_corners=False)[0, :, 0]  # [N] each
-    column, row = pixels.floor().clamp(-1, max(height, width)).long().unbind(-1)  # pixel j covers [j, j + 1)
+    grid = torch.stack([x * (2 / width) - 1, y * (2 / height) - 1], dim=-1).clamp_(-2, 2)[None]
+    total, weight = F.grid_sample(maps, grid, align_corners=False)[0]  # [H, W] each
+    column, row = x.floor().long(), y.floor().long()  # pixel j covers [j, j + 1)
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     index = torch.where(inside, row * width + column, 0)
     hit = inside & (maps[0, 1].reshape(-1)[index] > 0)
@@ -76,34 +76,44 @@ def _sample(maps: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _reproject_strip(reference: DepthMap, source_camera: Camera, maps: Tensor) -> Reprojection:
-    shape = reference.depth.shape
-    camera, source_camera = in_reference_frame(reference.camera, source_camera, reference.depth)
-    start = camera.pixel_grid().reshape(-1, 2)  # [N, 2]
-    points = camera.unproject(start, reference.depth.reshape(-1))  # [N, 3]
-    pixels, z = source_camera.project(points)
-    usable = (z > 0) & torch.isfinite(pixels).all(-1) & reference.valid.reshape(-1)
-    pixels = torch.where(usable[:, None], pixels, -1.0)  # outside the map
-    limits = pixels.new_tensor([source_camera.width, source_camera.height])
-    in_sight = ((pixels >= 0) & (pixels < limits)).all(-1)
-    depth, index = _sample(maps, pixels)
-    returned, back_depth = camera.project(source_camera.unproject(pixels, depth))
-    distance = (returned - start).norm(dim=-1)
+    grid = reference.camera.to(reference.depth.device, reference.depth.dtype).pixel_grid()
+    u, v = grid[:1, :, 0], grid[:, :1, 1]  # [1, W], [H, 1]
+    x, y, z = _carry(u, v, reference.depth, *transfer(reference.camera, source_camera))  # [H, W] each
+    limit_x, limit_y = source_camera.width, source_camera.height
+    in_sight = (z > 0) & (x >= 0) & (x < limit_x) & (y >= 0) & (y < limit_y) & reference.valid
+    x, y = torch.where(in_sight, x, -1.0), torch.where(in_sight, y, -1.0)  # outside the map
+    depth, index = _sample(maps, x, y)
+    back_x, back_y, back_depth = _carry(x, y, depth, *transfer(source_camera, reference.camera))
+    distance = torch.hypot(back_x - u, back_y - v)
     seen = (index >= 0) & (back_depth > 0) & torch.isfinite(distance)
     return Reprojection(
-        distance=torch.where(seen, distance, torch.inf).reshape(shape),
-        depth=torch.where(seen, back_depth, 0).reshape(shape),
-        source_pixel=torch.where(seen, index, -1).reshape(shape),
-        in_sight=in_sight.reshape(shape),
+        distance=torch.where(seen, distance, torch.inf),
+        depth=torch.where(seen, back_depth, 0),
+        source_pixel=torch.where(seen, index, -1),
+        in_sight=in_sight,
     )
 
 
-def in_reference_frame(reference: Camera, source: Camera, like: Tensor) -> tuple[Camera, Camera]:
-    """Both cameras with the reference camera as the world, multiplied in float64, then as `like` is."""
-    wide = reference.to("cpu", torch.float64)
-    both = [
-        c.to("cpu", torch.float64).relative_to(wide).to(like.device, like.dtype) for c in (reference, source)
-    ]
-    return both[0], both[1]
+Numbers = list[list[float]]
+
+
+def transfer(start: Camera, end: Camera) -> tuple[Numbers, list[float]]:
+    """(A, b) such that depth * A (u, v, 1) + b is the homogeneous pixel of the same point in another camera.
+
+    Its third entry is the depth there. Multiplied in float64: the large parts of poses in map coordinates
+    cancel here, before anything is rounded. Plain numbers, because small tensors are slow to work with.
+    """
+    one, other = start.to("cpu", torch.float64), end.to("cpu", torch.float64)
+    pose = other.relative_to(one).cam_from_world  # end camera from start camera
+    matrix: Numbers = (other.K @ pose[:3, :3] @ torch.linalg.inv(one.K)).tolist()
+    vector: list[float] = (other.K @ pose[:3, 3]).tolist()
+    return matrix, vector
+
+
+def _carry(u: Tensor, v: Tensor, depth: Tensor, A: Numbers, b: list[float]) -> tuple[Tensor, Tensor, Tensor]:
+    """Pixel (x, y) and depth in the other camera."""
+    x, y, z = (depth * (u * A[i][0] + (v * A[i][1] + A[i][2])) + b[i] for i in range(3))
+    return x / z, y / z, z
 
 
 @dataclass(frozen=True)
