@@ -124,11 +124,15 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     cameras = rig.cameras.to(scene.device, torch.float32)
     depth, _ = render_depth(scene, cameras[:1])
     images = expose(render_colour(scene, cameras), chance(*key, "sensor"), config.sensor)
-    # The range is that of the whole image, of which a window shows a part.
-    content = depth if config.zoom == 1 else render_depth(scene, whole[:1])[0]
+    # The range is that of the whole image, of which a window shows a part; a small picture of it will do.
+    content = depth if config.zoom == 1 else render_depth(scene, _smaller(whole[:1]))[0]
     limits = depth_range(chance(*key, "range"), content[0], rig)
     scale = 1000.0 if rig.dtu_like else log_uniform(rng, 0.01, 2000)
     pose = cameras.cam_from_world.clone()
     pose[:, :3, 3] *= scale
     scaled = Camera(cameras.K, pose, cameras.width, cameras.height)
     return Sample(images, scaled, limits * scale, depth[0] * scale, f"{scene.kind}-{scene.seed}-{key[1]}")
+
+
+def _smaller(cameras: Camera) -> Camera:
+    return cameras.resized(max(cameras.width // 4, 16), max(cameras.height // 4, 16))
