@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 
 # Verb -> what it does. Each lives in gbinet/cli/<verb>.py as a typed function `run`, from which tyro derives
@@ -56,6 +57,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(verb: str, arguments: list[str], debug: bool) -> int:
+    # Threads that spin while they wait take the core from the one they wait for when the machine is busy with
+    # other things: a demo of 35 s then took 3 minutes. Read when torch is loaded, which has not happened yet.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import tyro
 
     from gbinet.errors import GBiNetError
