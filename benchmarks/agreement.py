@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", default=["gbinet"])
     parser.add_argument("--stages", nargs="+", type=int, default=[0], help="0 = what the weights say")
     parser.add_argument("--first-bins", type=int, default=0, help="bins of stage 1, whatever the weights say")
-    parser.add_argument("--inverse", action="store_true", help="bins equal in 1/depth, whatever the weights say")
+    parser.add_argument("--inverse", action="store_true", help="bins equal in 1/depth in any case")
     parser.add_argument("--references", type=int, default=5)
     parser.add_argument("--max-size", type=int, default=768)
     parser.add_argument("--views", type=int, default=5)

@@ -49,8 +49,8 @@ def variants() -> Iterator[tuple[str, FusionConfig]]:
         "dynamic 0.25 px",
         replace(base, dynamic=True, max_reprojection=0.25, max_relative_depth=1 / 1300, min_views=2),
     )
-    for name in ("voxel", "none"):
-        yield f"duplicates {name}", replace(base, duplicates=name)
+    yield "duplicates voxel", replace(base, duplicates="voxel")
+    yield "duplicates none", replace(base, duplicates="none")
 
 
 def before(background: str, scene: Scene, seed: int) -> None:
