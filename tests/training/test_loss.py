@@ -17,9 +17,9 @@ from gbinet.training.loss import MEASURES, carried, readout_error, stage_loss
 RANGE = torch.tensor([[425.0, 935.0]])
 
 
-def make_stage(logits: torch.Tensor, bins: int = 4) -> Stage:
+def make_stage(logits: torch.Tensor, bins: int = 4, inverse: bool = False) -> Stage:
     """The first stage of a search with given logits [1, D, h, w]."""
-    state = search.start(search.SearchGrid(4, bins), RANGE, *logits.shape[-2:])
+    state = search.start(search.SearchGrid(4, bins, inverse), RANGE, *logits.shape[-2:])
     return Stage(state, logits, search.descend(state, logits.argmax(1)))
 
 
@@ -27,11 +27,15 @@ def everywhere(size: int = 4) -> torch.Tensor:
     return torch.ones(1, size, size, dtype=torch.bool)
 
 
-def test_unknown_depths_count_nothing():
+@pytest.mark.parametrize("inverse", [False, True])
+def test_unknown_depths_count_nothing(inverse: bool):
     logits = torch.randn(1, 4, 4, 4, requires_grad=True)
-    loss = stage_loss(make_stage(logits), torch.zeros(1, 4, 4), everywhere(), Processes(), 0.5)
+    stage = make_stage(logits, inverse=inverse)
+    loss = stage_loss(stage, torch.zeros(1, 4, 4), everywhere(), Processes(), 0.5)
     loss.loss.backward()
     assert float(loss.loss.detach()) == 0
+    measures = dict(zip(MEASURES, loss.measures.tolist(), strict=True))
+    assert all(value == 0 for value in measures.values())
     assert not loss.valid.any()
     assert logits.grad is not None and not logits.grad.any()
 

@@ -44,7 +44,9 @@ def stage_loss(
     entropy = F.cross_entropy(logits, index, reduction="none") * valid  # [B, h, w]
     distance = (logits.detach().argmax(1) - index).abs()
     near = valid & (distance <= 1)
-    error = readout_error(stage, depth) * near if readout_weight > 0 else torch.zeros_like(entropy)
+    error = torch.zeros_like(entropy)
+    if readout_weight > 0:  # where, not times: an unknown depth is infinitely far off in inverse depth
+        error = torch.where(near, readout_error(stage, depth), 0.0)
     counts = torch.stack([valid.sum(), near.sum()]).float()
     totals = processes.sum(counts).clamp(min=1)  # over all processes: one mean, however the batch is split
     loss = entropy.sum() / totals[0] + readout_weight * error.sum() / totals[1]
