@@ -11,9 +11,10 @@ import torch
 from plane_scenes import PlaneSource
 
 from gbinet.errors import InputError
+from gbinet.model.config import Confidence, GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.tracking import Tracker, pictures
-from gbinet.training.validate import Prediction, measure, predict, table, validate
+from gbinet.training.validate import Prediction, _full_size, measure, predict, table, validate
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,26 @@ def test_maps_are_those_of_the_network(prediction: Prediction):
     assert torch.equal(prediction.confidence, result.confidence[0])
     assert set(prediction.centres) == set(range(1, 9))
     assert all(m.shape == (64, 64) for m in prediction.centres.values())
+
+
+@pytest.mark.parametrize("confidence", ["largest", "nearby"])
+def test_confidence_after_k_stages_is_that_of_a_search_with_k(confidence: Confidence):
+    torch.manual_seed(0)
+    model, batch = GBiNet(GBiNetConfig(confidence=confidence)), PlaneSource().batch(0, 1)
+    found = predict(model, batch, stages=3, keep_confidences=True).confidences
+    for stages, map_ in found.items():
+        torch.testing.assert_close(map_, predict(model, batch, stages).confidence)
+
+
+@pytest.mark.parametrize("size", [(20, 36), (76, 100)])
+def test_coarse_maps_are_shown_where_their_pixels_are(size: tuple[int, int]):
+    height, width = size
+    for scale in (8, 4, 2, 1):
+        rows, columns = (-(-side // 8) * 8 // scale for side in size)
+        index = torch.arange(rows * columns, dtype=torch.float32).reshape(1, rows, columns)
+        shown = _full_size(index, height, width)
+        y, x = torch.arange(height) // scale, torch.arange(width) // scale
+        assert torch.equal(shown, index[:, y][:, :, x])
 
 
 def test_valid_pixels_only_get_fewer(prediction: Prediction):

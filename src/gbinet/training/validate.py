@@ -20,6 +20,7 @@ from gbinet.evaluation.depth import (
     confidence_errors,
     depth_errors,
 )
+from gbinet.model.encoder import SCALES
 from gbinet.model.gbinet import GBiNet, SearchResult, Stage
 from gbinet.model.strategies import Strategy
 
@@ -115,11 +116,12 @@ def predict(
         expectations[number] = shown(strategy.expected_depth(stage.state, stage.probabilities))[0]
     confidences: dict[int, Tensor] = {}
     if keep_confidences:
-        sums = torch.zeros_like(truth)
+        joint = model.config.confidence == "nearby"  # as in GBiNet.search: a product, else a mean
+        so_far = torch.full_like(truth, float(joint))
         for number, stage in enumerate(result.stages, start=1):
-            sure = strategy.confidence(stage.state, stage.probabilities)[:, 0]  # [1, h, w]
-            sums = sums + _full_size(sure, height, width)
-            confidences[number] = sums[0] / number
+            sure = _full_size(model.confidence(stage)[:, 0], height, width)  # [1, H, W]
+            so_far = so_far * sure if joint else so_far + sure
+            confidences[number] = so_far[0] if joint else so_far[0] / number
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
     found = (centres, expectations, valid, result.confidence[0], confidences)
     return Prediction(image, truth[0], limits, counted[0], *found)
@@ -171,7 +173,7 @@ def _inside(strategy: Strategy, stage: Stage, truth: Tensor) -> Tensor:
 
 def _full_size(values: Tensor, height: int, width: int, mode: str = "nearest") -> Tensor:
     """[B, h, w] -> [B, H, W]. The maps may be padded beyond a size that is no multiple of 8."""
-    factor = -(-height // values.shape[-2]) if values.shape[-2] < height else 1
+    factor = -(-height // SCALES[0]) * SCALES[0] // values.shape[-2]
     if factor == 1:
         return values[:, :height, :width]
     return F.interpolate(values[:, None], scale_factor=factor, mode=mode)[:, 0, :height, :width]
