@@ -33,7 +33,8 @@ def computation(monkeypatch: pytest.MonkeyPatch) -> Computation:
     class StandIn:
         def replay(self) -> None:
             source, target = self.recorded
-            target.copy_(2 * source.float())
+            with torch.inference_mode():  # a real one writes past torch
+                target.copy_(2 * source.float())
 
     @contextmanager
     def recording(graph: StandIn) -> Iterator[None]:
@@ -51,6 +52,16 @@ def test_every_call_gives_its_own_result(computation: Computation) -> None:
     assert [r.tolist() for r in results] == [[2.0 * i] * 3 for i in range(5)]  # none is overwritten later
     assert len(computation.calls) == 2 and len(graphs) == 1  # computed once, recorded once
     assert computation.calls[1][0].dtype == torch.float16  # held in the type that was asked for
+
+
+def test_what_was_recorded_in_inference_mode_replays_outside_it(computation: Computation) -> None:
+    graphs = Graphs(limit=1)
+    with torch.inference_mode():
+        for i in range(2):
+            graphs("key", computation, [torch.tensor([float(i)])], [torch.float32])
+    assert len(graphs) == 1
+    (result,) = graphs("key", computation, [torch.tensor([5.0])], [torch.float32])
+    assert result == 10 and not result.is_inference()
 
 
 def test_no_more_graphs_than_allowed(computation: Computation) -> None:

@@ -48,8 +48,9 @@ class Graphs:
         if found is None:
             self._seen.add(key)
             return compute(*inputs)  # also compiles the kernels, which recording could not do
-        for target, source in zip(found.inputs, inputs, strict=True):
-            target.copy_(source)
+        with torch.inference_mode():  # what was recorded in this mode may not be written to outside it
+            for target, source in zip(found.inputs, inputs, strict=True):
+                target.copy_(source)
         found.graph.replay()
         return tuple(output.clone() for output in found.outputs)
 
