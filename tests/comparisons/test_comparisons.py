@@ -19,6 +19,7 @@ from gbinet.comparisons.page import fill_docs, write_pages
 from gbinet.comparisons.variants import COMPARISONS, VARIANTS, Budget, train_config
 from gbinet.errors import FormatError, InputError
 from gbinet.evaluation.report import write_json
+from gbinet.fusion.photometric import trusted
 from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import hash_of
 from gbinet.training import trainer
@@ -136,6 +137,13 @@ def test_a_cost_that_cannot_be_measured_does_not_lose_the_others(
     results = tables.Results.read(tmp_path)
     assert results.costs["gbinet"]["network"] == {"error": "not enough memory"}
     assert results.memory("gbinet", "network") is None
+
+
+def test_only_geometry_filters_clouds() -> None:
+    confidence, white = torch.zeros(8, 8), torch.full((8, 8, 3), 255, dtype=torch.uint8)
+    how = clouds.FUSION
+    kept = trusted(confidence, white, how.min_confidence, how.blank_confidence, how.keep_burnt_out)
+    assert kept.all()
 
 
 @pytest.mark.slow

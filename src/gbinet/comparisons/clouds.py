@@ -24,7 +24,7 @@ FIRST_SEED = 8  # of the scenes
 MILLIMETRES = 1000.0  # per unit of the scenes, which is the metre
 CUT = 0.02  # metres: as in DTU's protocol, larger distances do not count
 # Variants differ in what their confidence means, so that only geometry filters.
-FUSION = FusionConfig(min_confidence=0.0)
+FUSION = FusionConfig(min_confidence=0.0, blank_confidence=0.0, keep_burnt_out=True)
 
 
 def score_clouds(names: tuple[str, ...], budget: Budget, out: Path, work: Path, tell: Tell) -> None:

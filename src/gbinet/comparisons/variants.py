@@ -71,7 +71,9 @@ class Budget:
 
     def __post_init__(self) -> None:
         if min(self.samples, self.batch_size, self.validation_scenes) < 1 or self.cloud_scenes < 0:
-            raise InputError("samples, batch_size and validation_scenes must be at least 1")
+            raise InputError(
+                "samples, batch_size and validation_scenes must be at least 1, cloud_scenes at least 0"
+            )
 
     @property
     def zoom(self) -> float:
