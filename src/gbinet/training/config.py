@@ -38,7 +38,7 @@ class TrainConfig:
     seed: int = 0  # of weights, samples and their order
 
     # ---- network
-    model: str = "gbinet"  # preset of the network: gbinet, binet, gbinet-6
+    model: str = "gbinet"  # preset of the network: gbinet, binet, gbinet-6, dense-linear, coarse-to-fine
     first_bins: int = 0  # hypotheses of stage 1; 0 = as many as the other stages have
     first_spacing: float = 0.0  # > 0: the finished network takes more bins in stage 1 where views need it
     inverse_depth: bool = False  # bins equal in 1/depth
