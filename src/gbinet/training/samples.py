@@ -71,6 +71,8 @@ class SourceStream:
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         numbers = (step * self.processes.count + self.processes.rank for step in count(first_step))
+        if self.side is not None:  # textures of the source may still be in the making on the usual stream
+            self.side.wait_stream(torch.cuda.current_stream(self.side.device))
         yield self._receive(*self._make(next(numbers)))  # here, so that kernels are compiled by one thread
         if not self.ahead:
             yield from (self._receive(*self._make(number)) for number in numbers)
