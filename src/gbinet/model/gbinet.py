@@ -178,15 +178,12 @@ class GBiNet(nn.Module):
         else:
             state = resume.state
             share = 1 if joint else min(state.stage, self.config.confidence_stages) / counted
-            missing = (0, full[1] - resume.confidence.shape[-1], 0, full[0] - resume.confidence.shape[-2])
-            before = F.pad(resume.confidence[:, None] * share, missing)
+            before = _padded(resume.confidence[:, None] * share, full)
         kept = []
         stage: Stage | None = None
         for number in range(state.stage + 1, stages + 1):
             if release and isinstance(features, list):
-                needed = {self.config.scale_index(n) for n in range(number, stages + 1)}
-                for scale in set(range(len(features))) - needed:
-                    features[scale] = torch.empty(0)
+                _forget(features, {self.config.scale_index(n) for n in range(number, stages + 1)})
             stage = None  # its logits shall not lie beside the next stage's volume
             stage = self.step(features, cameras, state)
             if number <= counted:
@@ -202,13 +199,8 @@ class GBiNet(nn.Module):
         if before is None:
             before = depth.new_full((1, 1, *full), float(joint))
         total = _joined(before, confidence, joint)
-        height, width = cameras.height, cameras.width
-        return SearchResult(
-            depth[:, :height, :width].contiguous(),
-            total[:, 0, :height, :width].contiguous(),
-            tuple(kept),
-            state,
-        )
+        size = (..., slice(cameras.height), slice(cameras.width))
+        return SearchResult(depth[size].contiguous(), total[:, 0][size].contiguous(), tuple(kept), state)
 
     def forward(
         self,
@@ -271,6 +263,17 @@ class GBiNet(nn.Module):
 def _reference_size(maps: Maps) -> tuple[int, int]:
     height, width = views_of(maps)[0].shape[-2:]
     return height, width
+
+
+def _padded(values: Tensor, size: tuple[int, int]) -> Tensor:
+    """values [B, 1, h, w] with zeros on the right and at the bottom."""
+    return F.pad(values, (0, size[1] - values.shape[-1], 0, size[0] - values.shape[-2]))
+
+
+def _forget(features: list[Maps], needed: set[int]) -> None:
+    """Empty the maps of all scales but the needed ones."""
+    for scale in set(range(len(features))) - needed:
+        features[scale] = torch.empty(0)
 
 
 def _joined(values: Tensor, coarser: Tensor | None, joint: bool) -> Tensor:
