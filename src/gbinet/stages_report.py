@@ -12,7 +12,7 @@ import torch
 from gbinet.data.dataset import MVSDataset, SampleConfig
 from gbinet.fusion.fuse import FusedView, FusionConfig, fuse
 from gbinet.inference.device import pick_device
-from gbinet.inference.predictor import DepthConfig, DepthFolder
+from gbinet.inference.predictor import DepthConfig, DepthFolder, working_size
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene
 from gbinet.training.validate import Prediction, predict
@@ -69,10 +69,8 @@ def _predict(
     scene: Scene, model: GBiNet, index: int, config: DepthConfig, given: DepthRange | None
 ) -> Prediction:
     """Every stage of one view, with the truth where there is one."""
-    camera = scene.views[index].camera
-    factor = min(1.0, config.max_size / max(camera.width, camera.height))
-    size = (max(8, round(camera.width * factor)), max(8, round(camera.height * factor)))
     view = scene.views[index]
+    size = working_size(view.camera, config.max_size)
     views = tuple(
         replace(v, depth_range=given or v.depth_range, sources=v.sources if v is view else ())
         for v in scene.views

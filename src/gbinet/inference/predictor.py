@@ -203,9 +203,7 @@ class _Worker:
 
     def _camera(self, index: int) -> Camera:
         camera = self.scene.views[index].camera
-        factor = min(1.0, self.config.max_size / max(camera.width, camera.height))
-        width, height = round(camera.width * factor), round(camera.height * factor)
-        return camera.resized(max(8, width), max(8, height))
+        return camera.resized(*working_size(camera, self.config.max_size))
 
     def _read(self, index: int) -> Tensor:
         """[H, W, 3] uint8 on the CPU, at the working size: a quarter of what floats would take to move."""
@@ -322,6 +320,12 @@ class _Worker:
         if len(self.result.failed) == len(self.scene.views):
             name, reason = next(iter(self.result.failed.items()))
             raise SceneError(f"{self.scene.root}: no view could be done; {name}: {reason}")
+
+
+def working_size(camera: Camera, max_size: int) -> tuple[int, int]:
+    """Width and height that a photo is searched at."""
+    factor = min(1.0, max_size / max(camera.width, camera.height))
+    return max(8, round(camera.width * factor)), max(8, round(camera.height * factor))
 
 
 def _round_tile(side: float) -> int:
