@@ -18,6 +18,7 @@ from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.inference import tiles
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.predictor import DepthConfig, DepthFolder, estimate_depths
+from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene, visiting_order
 
@@ -76,6 +77,21 @@ def test_other_settings_are_said_and_not_mixed(ball_scene: SceneMaker, tmp_path:
     assert len(result.computed) == 5
     assert json.loads((out / "settings.json").read_text())["views"] == 4
     run(scene, out, views=4, cache_memory=1.0, max_memory=9.0)  # these change no depth: nothing to say
+
+
+def test_the_same_weights_in_another_network_are_other_settings(
+    ball_scene: SceneMaker, tmp_path: Path
+) -> None:
+    scene = ball_scene(views=2)
+    torch.manual_seed(0)
+    one = GBiNet(GBiNetConfig(stages=1))
+    other = GBiNet(GBiNetConfig(stages=1, inverse_depth=True))
+    other.load_state_dict(one.state_dict())
+    config = DepthConfig(max_size=64, views=2)
+    estimate_depths(scene, one, tmp_path, config)
+    assert len(estimate_depths(scene, one, tmp_path, config).kept) == 2
+    with pytest.raises(GBiNetError, match="other configuration of the network"):
+        estimate_depths(scene, other, tmp_path, config)
 
 
 def test_a_broken_photo_loses_its_view_only(ball_scene: SceneMaker, tmp_path: Path) -> None:

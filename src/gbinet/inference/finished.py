@@ -12,6 +12,7 @@ import torch
 
 from gbinet.errors import GBiNetError
 from gbinet.formats.atomic import atomic_path
+from gbinet.model.config import GBiNetConfig
 from gbinet.provenance import maker
 from gbinet.scene import Scene
 
@@ -31,6 +32,9 @@ class Finished:
         self.maps = [folder / f"{view.name}.npz" for view in scene.views]
         self.maker = maker(model)
         values["weights"] = self.maker.weights
+        network = getattr(model, "config", None)  # bins, read-out, confidence: no tensor tells them
+        if isinstance(network, GBiNetConfig):
+            values["configuration of the network"] = network.to_dict()
         values["photos and cameras"] = fingerprint_scene(scene)
         self.settings: dict[str, Any] = json.loads(json.dumps(values))
 
@@ -82,7 +86,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _change(key: str, old: object, new: object) -> str:
-    if key in ("weights", "photos and cameras"):
+    if key in ("weights", "configuration of the network", "photos and cameras"):
         return f"other {key}"
     return f"{key} {old} there, {new} now"
 
