@@ -37,7 +37,8 @@ class Engine(GBiNet):
         model: GBiNet,
         device: torch.device | str,
         dtype: torch.dtype | None = None,  # None: float16 on CUDA, float32 elsewhere
-        graphs: int = 0,  # CUDA: image sizes whose kernels are recorded and replayed; quicker, takes memory
+        graphs: int = 0,  # CUDA: kinds of depth maps (image size, views, first bins) that are recorded and
+        # replayed; quicker, takes memory
     ) -> None:
         super().__init__(model.config)
         device = torch.device(device)

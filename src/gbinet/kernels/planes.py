@@ -49,7 +49,7 @@ def _finish(
 
 @triton.jit
 def _values(base, row, column, planes, keep, height, width, I: tl.constexpr):  # noqa: E741
-    """All planes and channels of the pixels (row, column): [BLOCK, KP], zero outside."""
+    """Where all planes and channels of the pixels (row, column) lie, [BLOCK, KP], and which exist."""
     inside = keep & (row >= 0) & (row < height) & (column >= 0) & (column < width)
     pointers = base + ((row * width + column) * I)[:, None] + planes[None, :]
     return pointers, inside
