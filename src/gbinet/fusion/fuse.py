@@ -44,7 +44,7 @@ class FusionConfig:
     duplicates: Literal["used-pixel", "voxel", "none"] = "used-pixel"  # one point per surface
     voxel_size: float | None = None  # edge for "voxel", scene units; None = 1.5 pixels of the first view
     box: tuple[float, float, float, float, float, float] | None = None  # keep x0 y0 z0 x1 y1 z1 only
-    cached_maps: int = 12  # depth maps held at a time; more saves reading
+    cached_maps: int = 11  # depth maps held at a time: a view and its neighbours; more saves reading
 
     def __post_init__(self) -> None:
         for name in ("max_reprojection", "max_relative_depth", "min_views", "max_sources", "cached_maps"):
@@ -126,6 +126,7 @@ def fuse(
                 on_view(view)
             if progress:
                 progress(done + 1, len(scene.views), f"{writer.count:,} points")
+            del view  # its points are in the file
         count = writer.count
         if views == 0:
             raise GBiNetError(f"there is no depth map to fuse in {scene.name}: estimate depth first")
@@ -188,6 +189,7 @@ def fuse_views(
         yield FusedView(
             index, cloud, confirmed, loaded.photo, loaded.known, confident, len(sources), verdict.min_sources
         )
+        del verdict, fresh, averaged, cloud, confirmed  # before the next view's are made
 
 
 @dataclass(frozen=True)
