@@ -97,3 +97,10 @@ def test_unknown_presets_and_fields_are_refused():
 def test_the_last_stage_weight_counts_on(weights: list[float], stage: int):
     config = preset("rendered", total_steps=1, stage_weights=tuple(weights))
     assert config.stage_weight(stage) == weights[min(stage, len(weights)) - 1]
+
+
+def test_the_network_takes_over_the_confidence() -> None:
+    plain = TrainConfig(total_steps=1).network
+    assert (plain.confidence, plain.confidence_stages) == ("largest", 6)
+    nearby = TrainConfig(total_steps=1, stages=7, confidence="nearby").network
+    assert (nearby.confidence, nearby.confidence_stages) == ("nearby", 7)

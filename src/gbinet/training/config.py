@@ -10,7 +10,7 @@ from typing import Literal
 
 from gbinet.errors import InputError
 from gbinet.model.config import PRESETS as MODELS
-from gbinet.model.config import GBiNetConfig
+from gbinet.model.config import Confidence, GBiNetConfig
 from gbinet.model.strategies import strategy_of
 
 UpdateMode = Literal["per-stage", "accumulate", "shared-encoder"]
@@ -43,6 +43,7 @@ class TrainConfig:
     first_spacing: float = 0.0  # > 0: the finished network takes more bins in stage 1 where views need it
     inverse_depth: bool = False  # bins equal in 1/depth
     stages: int = 8  # stages trained; the default of the finished network too
+    confidence: Confidence = "largest"  # of the finished network; nearby (over all stages) sorts better
     init: Path | None = None  # weights to start from (ours or a published .ckpt); nothing else is taken over
 
     # ---- loss
@@ -106,6 +107,8 @@ class TrainConfig:
         preset = MODELS[self.model].to_dict()
         names = ("first_bins", "first_spacing", "inverse_depth", "stages")
         own = {name: getattr(self, name) for name in names}
+        if self.confidence == "nearby":  # a product: each stage more makes it surer
+            own |= {"confidence": "nearby", "confidence_stages": self.stages}
         readout = "expectation" if self.readout_weight > 0 else preset["readout"]
         return GBiNetConfig.from_dict({**preset, **own, "readout": readout})
 
