@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that can only be measured on a CUDA device, one after the other: benchmarks/gpu.sh OUT [ASSETS]
-# A failed part does not stop the others; each leaves its JSON and its log in OUT.
+# A failed part does not stop the others; each leaves its JSON and its log in OUT. On a fresh machine most of the
+# time goes into compiling kernels: carry the folder TRITON_CACHE_DIR over from an earlier run where you can.
 set -u
 cd "$(dirname "$0")/.."
 out=$1
@@ -28,3 +29,4 @@ part rendering 120 python3 benchmarks/rendering.py --device cuda $assets --out "
 # shellcheck disable=SC2086
 part training 200 python3 benchmarks/training.py $assets --out "$out/training.json"
 part fusion 120 python3 benchmarks/fusion.py --views 49 --width 1600 --height 1152 --device cuda --out "$out/fusion.json"
+part reconstruct 200 python3 benchmarks/reconstruct.py --device cuda --views 49 --size 1600x1152 --out "$out/reconstruct.json"
