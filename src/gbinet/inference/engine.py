@@ -103,7 +103,7 @@ class Engine(GBiNet):
         entered = regulariser.enter(self.cost_volume(maps, cameras, state, scale))
         logits = regulariser.leave(entered, height, width)
         del entered
-        return Stage(state, logits, *choose(state, logits, self.config.confidence == "nearby"))
+        return Stage(state, logits, *choose(state, logits, self.config.joint_confidence))
 
     def expected_depth(self, stage: Stage) -> Tensor:
         if not isinstance(stage.state, SearchState) or not kernels.usable(stage.logits):

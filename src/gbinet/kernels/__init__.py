@@ -8,6 +8,8 @@ import os
 
 from torch import Tensor
 
+TINY = 1e-30  # smallest sum of view weights: where no view is trusted at all the volume is zero, not NaN
+
 
 @functools.cache
 def _triton_found() -> bool:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor, nn
 
+from gbinet.kernels import TINY
 from gbinet.kernels.norm import PROGRAMS, finish_statistics
 from gbinet.kernels.view_weight_passes import (
     fuse_kernel,
@@ -29,7 +30,6 @@ from gbinet.kernels.view_weight_passes import (
 
 WIDTH = 16
 BLOCK = 128
-TINY = 1e-30  # smallest sum of weights, as in model/cost_volume.py
 
 
 class _WeighViews(torch.autograd.Function):

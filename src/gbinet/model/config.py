@@ -67,6 +67,11 @@ class GBiNetConfig:
     def grid(self) -> SearchGrid:
         return SearchGrid(self.bins, self.first_bins or self.bins, self.inverse_depth)
 
+    @property
+    def joint_confidence(self) -> bool:
+        """Whether the confidences of the stages are multiplied; else their mean is taken."""
+        return self.confidence == "nearby"
+
     def scale_index(self, stage: int) -> int:
         """Feature scale (0 = coarsest) of a stage, counted from 1."""
         return self.scale_of_stage[min(stage, len(self.scale_of_stage)) - 1]

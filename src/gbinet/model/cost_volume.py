@@ -16,7 +16,6 @@ from gbinet.model.warp import sources_from_reference, warp_correlation
 # differ in size (a tile of the reference against whole sources). View 0 is the reference.
 Maps = Tensor | Sequence[Tensor]
 
-TINY = 1e-30  # smallest sum of weights: where no view is trusted at all the volume is zero, not NaN
 BAND_PIXELS = 1 << 14  # of the reference, worked on at a time on a CPU
 
 
@@ -114,4 +113,4 @@ def fuse_views(
         )
         weight_sum = weight if weight_sum is None else weight_sum + weight
     assert weighted_sum is not None and weight_sum is not None  # two views or more
-    return torch.div(weighted_sum, weight_sum.clamp_min(TINY)).to(reference.dtype)
+    return torch.div(weighted_sum, weight_sum.clamp_min(kernels.TINY)).to(reference.dtype)

@@ -169,7 +169,7 @@ class GBiNet(nn.Module):
         _check_choices(stages, done, self.strategy.most_stages, readout)
         full = _reference_size(features[-1])
         counted = min(stages, self.config.confidence_stages)
-        joint = self.config.confidence == "nearby"  # a product of the stages' confidences, else their mean
+        joint = self.config.joint_confidence
         before: Tensor | None = None  # confidence from the stages of an earlier search, [B, 1, H, W]
         confidence: Tensor | None = None  # from the stages of this one, [B, 1, h, w] at the last one's size
         if resume is None or resume.state is None:

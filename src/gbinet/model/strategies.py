@@ -74,7 +74,7 @@ class BinarySearch:
         if config.hypotheses or config.windows:
             raise InputError("hypotheses and windows are of the strategy 'dense'; the binary search has bins")
         self.grid = config.grid
-        self.nearby = config.confidence == "nearby"
+        self.nearby = config.joint_confidence
 
     def start(
         self, depth_range: Tensor, height: int, width: int, first_bins: int | None = None

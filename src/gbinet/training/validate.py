@@ -116,7 +116,7 @@ def predict(
         expectations[number] = shown(strategy.expected_depth(stage.state, stage.probabilities))[0]
     confidences: dict[int, Tensor] = {}
     if keep_confidences:
-        joint = model.config.confidence == "nearby"  # as in GBiNet.search: a product, else a mean
+        joint = model.config.joint_confidence
         so_far = torch.full_like(truth, float(joint))
         for number, stage in enumerate(result.stages, start=1):
             sure = _full_size(model.confidence(stage)[:, 0], height, width)  # [1, H, W]
