@@ -20,6 +20,7 @@ class Computation:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Tensor, Tensor]] = []
+        self.pools: list[object] = []  # whose memory each recording was told to use
 
     def __call__(self, values: Tensor) -> tuple[Tensor, ...]:
         self.calls.append((values, 2 * values.float()))
@@ -31,13 +32,17 @@ def computation(monkeypatch: pytest.MonkeyPatch) -> Computation:
     made = Computation()
 
     class StandIn:
+        def pool(self) -> object:
+            return "pool"
+
         def replay(self) -> None:
             source, target = self.recorded
             with torch.inference_mode():  # a real one writes past torch
                 target.copy_(2 * source.float())
 
     @contextmanager
-    def recording(graph: StandIn) -> Iterator[None]:
+    def recording(graph: StandIn, pool: object = None) -> Iterator[None]:
+        made.pools.append(pool)
         yield
         graph.recorded = made.calls[-1]  # type: ignore[attr-defined]
 
@@ -73,11 +78,23 @@ def test_no_more_graphs_than_allowed(computation: Computation) -> None:
     assert len(graphs) == 1
 
 
+def test_graphs_share_memory_and_inputs_of_one_shape(computation: Computation) -> None:
+    graphs = Graphs(limit=3)
+    values = {"a": torch.ones(2), "b": 3 * torch.ones(2), "other shape": 5 * torch.ones(4)}
+    for _ in range(3):
+        for key, value in values.items():
+            (result,) = graphs(key, computation, [value], [torch.float32])
+            assert torch.equal(result, 2 * value)
+    assert len(graphs) == 3 and computation.pools == [None, "pool", "pool"]
+    a, b, other = (source for source, _ in computation.calls[3:])
+    assert a is b and other.shape == (4,)
+
+
 def test_where_recording_fails_it_is_computed(
     computation: Computation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     @contextmanager
-    def failing(graph: object) -> Iterator[None]:
+    def failing(graph: object, pool: object = None) -> Iterator[None]:
         yield
         raise RuntimeError("CUDA out of memory")
 

@@ -78,3 +78,20 @@ def test_graphs_replay_the_same_numbers(kernel_device: torch.device) -> None:
         for _ in range(3):  # beyond the limit: computed
             agree(recorded(*other), plain(*other), 0.999)
     assert len(recorded.graphs) == 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_graphs_that_share_memory_do_not_disturb_each_other(kernel_device: torch.device) -> None:
+    model = network().to(kernel_device)
+    plain, recorded = Engine(model, kernel_device), Engine(model, kernel_device, graphs=3)
+    kinds = [(8, 64), (16, 64), (8, 72)]  # bins of stage 1, height; the first two read the same inputs
+    given = {height: views(3, height, 96, kernel_device) for height in (64, 72)}
+    with torch.inference_mode():
+        for _ in range(4):
+            found = [recorded(*given[height], first_bins=bins) for bins, height in kinds]
+            for (bins, height), result in zip(kinds, found, strict=True):  # after all have been replayed
+                expected = plain(*given[height], first_bins=bins)
+                agree(result, expected, 0.999)
+                assert isinstance(result.state, SearchState) and isinstance(expected.state, SearchState)
+                assert torch.equal(result.state.cell, expected.state.cell)
+    assert len(recorded.graphs) == 3

@@ -25,10 +25,13 @@ def gradients(mode: str, config: TrainConfig, batch: Batch) -> tuple[dict[str, t
 
 
 @pytest.mark.parametrize("stages", [3, 8])
+@pytest.mark.parametrize("encode_twice", [False, True])
 def test_shared_encoder_gives_the_gradients_of_accumulate(
-    planes: PlaneSource, tiny: TrainConfig, stages: int
+    planes: PlaneSource, tiny: TrainConfig, stages: int, encode_twice: bool
 ):
-    config = replace(tiny, stages=stages, readout_weight=0.3, stage_weights=(2.0, 1.0, 0.5))
+    config = replace(
+        tiny, stages=stages, readout_weight=0.3, stage_weights=(2.0, 1.0, 0.5), encode_twice=encode_twice
+    )
     batch = planes.batch(0, 2)
     together, model_a = gradients("accumulate", config, batch)
     shared, model_b = gradients("shared-encoder", config, batch)
@@ -56,6 +59,55 @@ def test_per_stage_gradients_add_up_to_accumulate(planes: PlaneSource, tiny: Tra
     for name, expected in together.items():
         scale = float(expected.abs().max()) + 1e-6
         assert float((published[name] - expected).abs().max()) < 2e-4 * scale, name
+
+
+@pytest.mark.parametrize("mode", ["per-stage", "shared-encoder"])
+def test_encoding_twice_changes_nothing(planes: PlaneSource, tiny: TrainConfig, mode: str):
+    batch = planes.batch(1, 2)
+    once, model_a = gradients(mode, replace(tiny, encode_twice=False), batch)
+    twice, model_b = gradients(mode, replace(tiny, encode_twice=True), batch)
+    for name, expected in once.items():
+        assert torch.equal(twice[name], expected), name
+    for (name, a), (_, b) in zip(model_a.named_buffers(), model_b.named_buffers(), strict=True):
+        assert torch.equal(a, b), name  # statistics were learnt once
+    assert {m.momentum for m in model_b.modules() if isinstance(m, torch.nn.BatchNorm2d)} == {0.1}
+
+
+def graph_memory(mode: str, config: TrainConfig, batch: Batch) -> int:
+    """Largest sum of bytes that autograd has saved for backward at one time (weights and samples aside)."""
+    model = GBiNet(config.network).train()
+    held: dict[int, int] = {}  # storage -> bytes
+    counts: dict[int, int] = {}
+    peak = 0
+
+    class Saved:
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.tensor = tensor
+            self.key = tensor.untyped_storage().data_ptr()
+            counts[self.key] = counts.get(self.key, 0) + 1
+            held[self.key] = tensor.untyped_storage().nbytes()
+            nonlocal peak
+            peak = max(peak, sum(held.values()))
+
+        def __del__(self) -> None:
+            counts[self.key] -= 1
+            if not counts[self.key]:
+                held.pop(self.key, None)
+
+    with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.tensor):
+        update(mode, model, batch, Step(config, config.stages), lambda: None)  # type: ignore[arg-type]
+    return peak
+
+
+def test_encoding_twice_keeps_encoder_and_stages_apart(planes: PlaneSource, tiny: TrainConfig):
+    batch = planes.batch(1, 2)
+    config = replace(tiny, stages=8, encode_twice=True)
+    twice = {mode: graph_memory(mode, config, batch) for mode in ("per-stage", "shared-encoder")}
+    once = graph_memory("shared-encoder", replace(config, encode_twice=False), batch)
+    together = graph_memory("accumulate", config, batch)
+    assert max(twice.values()) < 0.5 * together
+    assert max(twice.values()) < 0.8 * once < 0.8 * together
+    assert max(twice.values()) < 1.15 * min(twice.values())
 
 
 def test_geometry_is_float32_under_autocast(planes: PlaneSource):

@@ -1,7 +1,8 @@
 """CUDA graphs: a computation recorded once and replayed, so that the host does not launch its kernels again.
 
-Half the time of the coarse stages is the host's. A graph keeps its working memory for as long as it lives, so
-their number is bounded.
+Half the time of the coarse stages is the host's. Graphs keep their working memory for as long as they live.
+All share it, and the copies of inputs of one shape: results are copied out before another graph is replayed.
+So a second graph takes little more than its results.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Graphs:
         self.limit = limit  # keys recorded at most; later ones are computed as if there were no graphs
         self._seen: set[Hashable] = set()
         self._recorded: dict[Hashable, _Recorded] = {}
+        self._held: dict[Hashable, tuple[Tensor, ...]] = {}  # inputs by shape, layout and type
 
     def __len__(self) -> int:
         return len(self._recorded)
@@ -58,10 +60,10 @@ class Graphs:
         self, key: Hashable, compute: Computation, inputs: Sequence[Tensor], kinds: Sequence[torch.dtype]
     ) -> _Recorded | None:
         try:
-            pairs = zip(inputs, kinds, strict=True)
-            held = tuple(torch.empty_like(tensor, dtype=kind).copy_(tensor) for tensor, kind in pairs)
+            held = self._buffers(inputs, kinds)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            first = next(iter(self._recorded.values()), None)
+            with torch.cuda.graph(graph, pool=first.graph.pool() if first else None):
                 outputs = compute(*held)
         except RuntimeError as error:  # out of memory, say: it goes without
             log.warning("no CUDA graph (%s); going on without", str(error).splitlines()[0])
@@ -69,3 +71,14 @@ class Graphs:
             return None
         self._recorded[key] = _Recorded(graph, held, outputs)
         return self._recorded[key]
+
+    def _buffers(self, inputs: Sequence[Tensor], kinds: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
+        """Where graphs with inputs like these read."""
+        pairs = list(zip(inputs, kinds, strict=True))
+        likeness = tuple((tuple(t.shape), t.stride(), t.device, kind) for t, kind in pairs)
+        if likeness not in self._held:
+            self._held[likeness] = tuple(torch.empty_like(t, dtype=kind) for t, kind in pairs)
+        with torch.inference_mode():  # see above
+            for target, source in zip(self._held[likeness], inputs, strict=True):
+                target.copy_(source)
+        return self._held[likeness]

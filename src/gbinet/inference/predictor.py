@@ -335,9 +335,10 @@ def _round_tile(side: float) -> int:
 def _ready(model: GBiNet, device: torch.device, dtype: torch.dtype, max_memory: float | None) -> GBiNet:
     """The fast twin of a plain network; others with the same methods are taken as they are.
 
-    A scene has many views of one or two sizes, for which CUDA graphs pay, unless memory counts more.
+    A scene has many views of few kinds (one or two sizes, some numbers of first bins), for which CUDA graphs
+    pay, unless memory counts more.
     """
     from gbinet.inference.engine import Engine
 
-    graphs = 2 if max_memory is None else 0
+    graphs = 8 if max_memory is None else 0
     return Engine(model, device, dtype, graphs) if type(model) is GBiNet else model

@@ -4,16 +4,20 @@ per-stage       the paper's: encoder, backward pass and optimiser step for every
 accumulate      the losses of all stages together, one backward pass: all stages' graphs are held at once
 shared-encoder  one encoder pass; every stage's loss goes back into the feature maps and its graph is freed at
                 once, then one backward pass through the encoder. Accumulate's gradient, one stage's memory.
+
+Per-stage and shared-encoder can encode twice: first without a graph, for the stages to read; then, when the
+stages' graphs are gone, with one, for the backward pass. Encoder and stages then share the memory instead of
+adding up, for one more pass forwards through the encoder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gbinet.data.batch import Batch
 from gbinet.data.transforms import depth_pyramid
@@ -49,14 +53,15 @@ def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], No
     measures = []
     state, mask = None, _all_pixels(batch)
     for _ in range(step.stages):
-        with _precision(step, batch):
-            features = model.encode(batch.images)
-        stage, loss = _stage(model, batch, step, features, state, mask)
+        encoding = _Encoding(model, batch, step)
+        stage, loss = _stage(model, batch, step, encoding.features, state, mask)
         _weighted(step, stage, loss).backward()  # type: ignore[no-untyped-call]
-        optimise()
         state, mask = stage.next_state, loss.valid
         measures.append(loss.measures)
-        del features, stage, loss  # free them before the next encoder pass
+        del stage, loss
+        encoding.backward()
+        del encoding  # free it before the next encoder pass
+        optimise()
     return torch.stack(measures)
 
 
@@ -79,19 +84,60 @@ def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], N
 def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
     state, mask = None, _all_pixels(batch)
-    with _precision(step, batch):
-        encoded = model.encode(batch.images)
-    leaves = tuple(f.detach().requires_grad_() for f in encoded)  # gradients of the stages gather here
+    encoding = _Encoding(model, batch, step)
     for _ in range(step.stages):
-        stage, loss = _stage(model, batch, step, leaves, state, mask)
+        stage, loss = _stage(model, batch, step, encoding.features, state, mask)
         _weighted(step, stage, loss).backward()  # type: ignore[no-untyped-call]
         state, mask = stage.next_state, loss.valid
         measures.append(loss.measures)
         del stage, loss  # the graph of this stage is not needed any more: free it before the next one
-    used = [(f, leaf.grad) for f, leaf in zip(encoded, leaves, strict=True) if leaf.grad is not None]
-    torch.autograd.backward([f for f, _ in used], [g for _, g in used])
+    encoding.backward()
     optimise()
     return torch.stack(measures)
+
+
+class _Encoding:
+    """Feature maps that stages send their gradients back to, and later on through the encoder."""
+
+    def __init__(self, model: GBiNet, batch: Batch, step: Step) -> None:
+        self._model, self._batch, self._step = model, batch, step
+        self._encoded: Features = ()  # with the encoder's graph
+        if step.config.encode_twice:
+            with torch.no_grad(), _statistics_kept(model.encoder):
+                read = self._encode()
+        else:
+            read = self._encoded = self._encode()
+        self.features: Features = tuple(f.detach().requires_grad_() for f in read)
+
+    def backward(self) -> None:
+        """What has gathered in `features` goes into the encoder's weights. Only once."""
+        gradients = [leaf.grad for leaf in self.features]
+        self.features = ()
+        encoded = self._encoded or self._encode()
+        used = [(f, g) for f, g in zip(encoded, gradients, strict=True) if g is not None]
+        self._encoded = encoded = ()
+        torch.autograd.backward([f for f, _ in used], [g for _, g in used])
+
+    def _encode(self) -> Features:
+        with _precision(self._step, self._batch):
+            return self._model.encode(self._batch.images)
+
+
+@contextmanager
+def _statistics_kept(module: nn.Module) -> Iterator[None]:
+    """Batch norms use the batch's statistics as in training but do not learn from them."""
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+    for norm in norms:
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked.sub_(1)
 
 
 MODES: dict[UpdateMode, Update] = {
