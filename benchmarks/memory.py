@@ -71,6 +71,7 @@ def large(
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
+        device = torch.device("cuda", torch.cuda.current_device())  # with its number, which torch asks for
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit * 2**30 / total), device)
     found = cost(device, weights, *size, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -237,6 +238,39 @@ def test_upsampling_is_bilinear_in_depth_and_back_on_the_grid(stages: int, seed:
     assert torch.equal(finer.cell.double(), key.clamp(0, state.grid.cells(stages) - 1))
     assert finer.stage == state.stage
     assert search.upsample(finer, 2 * SIZE[1], 2 * SIZE[2]) is finer
+
+
+@given(st.integers(1, 5), st.integers(0, 2**31), st.sampled_from([2, 4]))
+def test_upsampling_that_keeps_edges_is_bilinear_where_there_are_none(
+    stages: int, seed: int, factor: int
+) -> None:
+    depth_range = torch.tensor([[1.0, 3.0], [2.0, 10.0]])
+    state = random_state(SearchGrid(), depth_range, stages, seed)
+    keeping = replace(state, grid=replace(state.grid, edge=state.grid.cells(stages)))  # no step is an edge
+    size = (factor * SIZE[1], factor * SIZE[2])
+    expected = state
+    while expected.cell.shape[1] < size[0]:
+        expected = search.upsample(expected, 2 * expected.cell.shape[1], 2 * expected.cell.shape[2])
+    assert torch.equal(search.upsample(keeping, *size).cell, expected.cell)
+
+
+@given(st.integers(1, 6), st.integers(0, 2**31), st.integers(1, 20))
+def test_upsampling_never_leaves_the_own_side_of_an_edge(stages: int, seed: int, edge: int) -> None:
+    state = random_state(SearchGrid(edge=edge), torch.tensor([[1.0, 3.0], [2.0, 10.0]]), stages, seed)
+    finer = search.upsample(state, 2 * SIZE[1], 2 * SIZE[2])
+    own = state.cell.repeat_interleave(2, 1).repeat_interleave(2, 2)
+    assert int((finer.cell - own).abs().max()) <= edge
+    assert int(finer.cell.min()) >= 0 and int(finer.cell.max()) < state.grid.cells(stages)
+
+
+def test_upsampling_keeps_a_step() -> None:
+    cell = torch.tensor([[[3, 3, 40, 41], [3, 4, 40, 40]]], dtype=torch.int32)
+    state = SearchState(SearchGrid(edge=6), torch.tensor([[1.0, 2.0]]), 6, cell)
+    finer = search.upsample(state, 4, 8).cell
+    assert set(finer[..., :4].unique().tolist()) <= {3, 4}
+    assert set(finer[..., 4:].unique().tolist()) <= {40, 41}
+    mixed = search.upsample(replace(state, grid=SearchGrid()), 4, 8).cell
+    assert 10 < int(mixed[0, 0, 3]) < 33  # the paper's way: neither the one side nor the other
 
 
 def test_upsampling_before_the_first_stage_starts_anew() -> None:

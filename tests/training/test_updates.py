@@ -67,7 +67,8 @@ def test_encoding_twice_changes_nothing(planes: PlaneSource, tiny: TrainConfig, 
     once, model_a = gradients(mode, replace(tiny, encode_twice=False), batch)
     twice, model_b = gradients(mode, replace(tiny, encode_twice=True), batch)
     for name, expected in once.items():
-        assert torch.equal(twice[name], expected), name
+        scale = float(expected.abs().max()) + 1e-6
+        assert float((twice[name] - expected).abs().max()) < 2e-4 * scale, name
     for (name, a), (_, b) in zip(model_a.named_buffers(), model_b.named_buffers(), strict=True):
         assert torch.equal(a, b), name  # statistics were learnt once
     assert {m.momentum for m in model_b.modules() if isinstance(m, torch.nn.BatchNorm2d)} == {0.1}
@@ -106,7 +107,7 @@ def test_encoding_twice_keeps_encoder_and_stages_apart(planes: PlaneSource, tiny
     once = graph_memory("shared-encoder", replace(config, encode_twice=False), batch)
     together = graph_memory("accumulate", config, batch)
     assert max(twice.values()) < 0.5 * together
-    assert max(twice.values()) < 0.8 * once < 0.8 * together
+    assert max(twice.values()) < 0.6 * once < 0.6 * together
     assert max(twice.values()) < 1.15 * min(twice.values())
 
 

@@ -27,6 +27,7 @@ class GBiNetConfig:
     hypotheses: tuple[int, ...] = ()  # dense: hypotheses of each stage
     windows: tuple[float, ...] = ()  # dense: width of each stage's window, as a share of the range
     inverse_depth: bool = False  # bins (hypotheses) equal in 1/depth instead of depth
+    edge_cells: int = 0  # > 0: maps are enlarged without mixing cells further apart than this, across edges
     stages: int = 8  # stages searched by default
     scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = 1/8 .. 3 = full; later stages: the last
     encoder: Encoder = "deformable"  # output convolutions of the encoder
@@ -45,6 +46,8 @@ class GBiNetConfig:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.first_spacing < float("inf"):
             raise InputError(f"first_spacing must not be negative, got {self.first_spacing}")
+        if self.edge_cells < 0:
+            raise InputError(f"edge_cells must not be negative, got {self.edge_cells}")
         if self.encoder not in get_args(Encoder) or self.readout not in get_args(Readout):
             raise InputError(f"unknown encoder '{self.encoder}' or readout '{self.readout}'")
         if self.confidence not in get_args(Confidence):
@@ -65,7 +68,7 @@ class GBiNetConfig:
 
     @property
     def grid(self) -> SearchGrid:
-        return SearchGrid(self.bins, self.first_bins or self.bins, self.inverse_depth)
+        return SearchGrid(self.bins, self.first_bins or self.bins, self.inverse_depth, self.edge_cells)
 
     @property
     def joint_confidence(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,11 +39,19 @@ class FeaturePyramid(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Normalised images [N, 3, H, W], sizes multiples of 8 -> maps [N, C_s, H/s, W/s] for s = 8 4 2 1."""
+        return self.expand(self.contract(images))
+
+    def contract(self, images: Tensor) -> list[Tensor]:
+        """The bottom-up maps, fine to coarse. All that batch norm is in: images of a batch see each other."""
         bottom_up = []
         current = images
         for block in self.bottom_up:
             current = block(current)
             bottom_up.append(current)
+        return bottom_up
+
+    def expand(self, bottom_up: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The outputs, coarse to fine, from bottom-up maps. Every image by itself."""
         outputs = [self.output[0](bottom_up[3])]
         for level in (1, 2, 3):
             coarser, own = bottom_up[4 - level], bottom_up[3 - level]

@@ -85,12 +85,15 @@ class GBiNet(nn.Module):
 
         Sizes that are no multiple of 8 are padded on the right and at the bottom by repeating the border.
         """
-        batch, views, _, height, width = images.shape
+        return tuple(f.unflatten(0, images.shape[:2]) for f in self.encoder(self.prepared(images)))
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """Images [B, V, 3, H, W] as the encoder takes them: [B * V, 3, H', W'] in [-1, 1], padded."""
+        height, width = images.shape[-2:]
         flat = images.flatten(0, 1)
         if height % SCALES[0] or width % SCALES[0]:
             flat = F.pad(flat, (0, -width % SCALES[0], 0, -height % SCALES[0]), mode="replicate")
-        normalised = ((flat - 0.5) / 0.5).contiguous(memory_format=torch.channels_last)
-        return tuple(f.unflatten(0, (batch, views)) for f in self.encoder(normalised))
+        return ((flat - 0.5) / 0.5).contiguous(memory_format=torch.channels_last)
 
     def start(self, features: Sequence[Maps], depth_range: Tensor, first_bins: int | None = None) -> State:
         """The state before the first stage, at the first stage's scale. depth_range [B, 2]."""

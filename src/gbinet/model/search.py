@@ -27,6 +27,7 @@ class SearchGrid:
     bins: int = 4  # D: hypotheses per stage, even
     first_bins: int = 4  # hypotheses of the first stage; the paper has first_bins = bins
     inverse: bool = False  # cells equal in 1/depth instead of depth
+    edge: int = 0  # > 0: neighbours that differ by more cells than this are not mixed by upsample
 
     def __post_init__(self) -> None:
         if self.bins < 2 or self.bins % 2:
@@ -123,16 +124,47 @@ def descend(state: SearchState, choice: Tensor) -> SearchState:
 def upsample(state: SearchState, height: int, width: int) -> SearchState:
     """The same state on a finer pixel grid: centres are interpolated bilinearly and put back on the grid.
 
-    In cells, not in depth: for linear depth that is the same thing, and exact.
+    In cells, not in depth: for linear depth that is the same thing, and exact. With `grid.edge`, a pixel
+    mixes its own coarse cell only with those on its side of a depth edge: a mean of both sides is a depth
+    that neither has, and too far from both for the tolerance bins.
     """
     if state.cell.shape[-2:] == (height, width):
         return state
     if state.stage == 0:
         return start(state.grid, state.depth_range, height, width)
+    if state.grid.edge:
+        cell = state.cell
+        while 2 * cell.shape[-2] <= height and 2 * cell.shape[-1] <= width:
+            cell = _doubled(cell, state.grid.edge)
+        if cell.shape[-2:] == (height, width):
+            return replace(state, cell=cell)
     centre = state.cell[:, None].float() + 0.5  # [B, 1, h, w]
     finer = F.interpolate(centre, size=(height, width), mode="bilinear", align_corners=False)[:, 0]
     cell = finer.floor().clamp(0, state.grid.cells(state.stage) - 1)
     return replace(state, cell=cell.to(torch.int32))
+
+
+def _doubled(cell: Tensor, edge: int) -> Tensor:
+    """Cells [B, h, w] at twice the size, [B, 2 h, 2 w]: bilinear among those within `edge` of the own one."""
+    batch, height, width = cell.shape
+    own = cell.float()
+    padded = F.pad(own[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
+    finer = cell.new_empty(batch, 2 * height, 2 * width)
+    for a in (0, 1):  # even rows look at the row above theirs, odd ones at the row below; columns likewise
+        for b in (0, 1):
+            rows, columns = slice(2 * a, 2 * a + height), slice(2 * b, 2 * b + width)
+            others = (
+                (3, padded[:, 1:-1, columns]),
+                (3, padded[:, rows, 1:-1]),
+                (1, padded[:, rows, columns]),
+            )
+            total, weight = 9 * own, torch.full_like(own, 9)
+            for part, other in others:
+                share = part * ((other - own).abs() <= edge)
+                total += share * other
+                weight += share
+            finer[:, a::2, b::2] = (total / weight + 0.5).floor().to(cell.dtype)
+    return finer
 
 
 def depth(state: SearchState) -> Tensor:

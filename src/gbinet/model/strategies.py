@@ -133,8 +133,10 @@ class DenseSearch:
                 "dense search needs hypotheses and a window for each stage, "
                 f"got {self.counts} and {self.windows}"
             )
-        if config.first_spacing or config.confidence != "largest":
-            raise InputError("first_spacing and confidence are of the binary search, not of the dense one")
+        if config.first_spacing or config.edge_cells or config.confidence != "largest":
+            raise InputError(
+                "first_spacing, edge_cells and confidence are of the binary search, not of the dense one"
+            )
         if min(self.counts) < 2 or not all(0 < w <= 1 for w in self.windows) or self.windows[0] != 1:
             raise InputError(
                 "dense search needs 2 hypotheses or more per stage and windows of at most 1 (the whole "

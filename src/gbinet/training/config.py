@@ -42,6 +42,7 @@ class TrainConfig:
     first_bins: int = 0  # hypotheses of stage 1; 0 = as many as the other stages have
     first_spacing: float = 0.0  # > 0: the finished network takes more bins in stage 1 where views need it
     inverse_depth: bool = False  # bins equal in 1/depth
+    edge_cells: int = 0  # > 0: no mixing over depth edges between scales; see model/config.py
     stages: int = 8  # stages trained; the default of the finished network too
     confidence: Confidence = "largest"  # of the finished network; nearby (over all stages) sorts better
     init: Path | None = None  # weights to start from (ours or a published .ckpt); nothing else is taken over
@@ -106,7 +107,7 @@ class TrainConfig:
     def network(self) -> GBiNetConfig:
         """Configuration of the network that is trained."""
         preset = MODELS[self.model].to_dict()
-        names = ("first_bins", "first_spacing", "inverse_depth", "stages")
+        names = ("first_bins", "first_spacing", "inverse_depth", "edge_cells", "stages")
         own = {name: getattr(self, name) for name in names}
         if self.confidence == "nearby":  # a product: each stage more makes it surer
             own |= {"confidence": "nearby", "confidence_stages": self.stages}

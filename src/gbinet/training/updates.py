@@ -5,19 +5,16 @@ accumulate      the losses of all stages together, one backward pass: all stages
 shared-encoder  one encoder pass; every stage's loss goes back into the feature maps and its graph is freed at
                 once, then one backward pass through the encoder. Accumulate's gradient, one stage's memory.
 
-Per-stage and shared-encoder can encode twice: first without a graph, for the stages to read; then, when the
-stages' graphs are gone, with one, for the backward pass. Encoder and stages then share the memory instead of
-adding up, for one more pass forwards through the encoder.
+Per-stage and shared-encoder can encode twice to save memory: see encoding.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gbinet.data.batch import Batch
 from gbinet.data.transforms import depth_pyramid
@@ -26,6 +23,7 @@ from gbinet.model.gbinet import Features, GBiNet, Stage
 from gbinet.model.strategies import State
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
+from gbinet.training.encoding import Encoding, precision
 from gbinet.training.loss import StageLoss, regression_loss, stage_loss
 
 
@@ -53,7 +51,7 @@ def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], No
     measures = []
     state, mask = None, _all_pixels(batch)
     for _ in range(step.stages):
-        encoding = _Encoding(model, batch, step)
+        encoding = Encoding(model, batch, step.config)
         stage, loss = _stage(model, batch, step, encoding.features, state, mask)
         _weighted(step, stage, loss).backward()  # type: ignore[no-untyped-call]
         state, mask = stage.next_state, loss.valid
@@ -68,7 +66,7 @@ def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], No
 def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
     state, mask = None, _all_pixels(batch)
-    with _precision(step, batch):
+    with precision(step.config, batch):
         features = model.encode(batch.images)
     total = torch.zeros((), device=batch.images.device)
     for _ in range(step.stages):
@@ -84,7 +82,7 @@ def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], N
 def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
     state, mask = None, _all_pixels(batch)
-    encoding = _Encoding(model, batch, step)
+    encoding = Encoding(model, batch, step.config)
     for _ in range(step.stages):
         stage, loss = _stage(model, batch, step, encoding.features, state, mask)
         _weighted(step, stage, loss).backward()  # type: ignore[no-untyped-call]
@@ -94,50 +92,6 @@ def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[
     encoding.backward()
     optimise()
     return torch.stack(measures)
-
-
-class _Encoding:
-    """Feature maps that stages send their gradients back to, and later on through the encoder."""
-
-    def __init__(self, model: GBiNet, batch: Batch, step: Step) -> None:
-        self._model, self._batch, self._step = model, batch, step
-        self._encoded: Features = ()  # with the encoder's graph
-        if step.config.encode_twice:
-            with torch.no_grad(), _statistics_kept(model.encoder):
-                read = self._encode()
-        else:
-            read = self._encoded = self._encode()
-        self.features: Features = tuple(f.detach().requires_grad_() for f in read)
-
-    def backward(self) -> None:
-        """What has gathered in `features` goes into the encoder's weights. Only once."""
-        gradients = [leaf.grad for leaf in self.features]
-        self.features = ()
-        encoded = self._encoded or self._encode()
-        used = [(f, g) for f, g in zip(encoded, gradients, strict=True) if g is not None]
-        self._encoded = encoded = ()
-        torch.autograd.backward([f for f, _ in used], [g for _, g in used])
-
-    def _encode(self) -> Features:
-        with _precision(self._step, self._batch):
-            return self._model.encode(self._batch.images)
-
-
-@contextmanager
-def _statistics_kept(module: nn.Module) -> Iterator[None]:
-    """Batch norms use the batch's statistics as in training but do not learn from them."""
-    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-    for norm in norms:
-        assert norm.num_batches_tracked is not None
-        norm.num_batches_tracked.sub_(1)
 
 
 MODES: dict[UpdateMode, Update] = {
@@ -155,7 +109,7 @@ def _stage(
     state: State | None,
     mask: Tensor,  # [B, h, w] bool, of the stage before
 ) -> tuple[Stage, StageLoss]:
-    with _precision(step, batch):
+    with precision(step.config, batch):
         state = state or model.start(features, batch.depth_range)
         stage = model.step(features, batch.cameras, state)
     number = stage.next_state.stage
@@ -175,8 +129,3 @@ def _weighted(step: Step, stage: Stage, loss: StageLoss) -> Tensor:
 def _all_pixels(batch: Batch) -> Tensor:
     """The mask before the first stage, [B, 1, 1]: nothing is ruled out yet."""
     return torch.ones(len(batch.images), 1, 1, dtype=torch.bool, device=batch.images.device)
-
-
-def _precision(step: Step, batch: Batch) -> AbstractContextManager[None]:
-    device = batch.images.device.type
-    return torch.autocast(device, torch.bfloat16, enabled=step.config.precision == "bfloat16")

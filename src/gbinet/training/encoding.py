@@ -1,0 +1,95 @@
+"""Feature maps for a training step: the stages read them, and their gradients go on through the encoder.
+
+Encoded once, the encoder's graph is held while the stages are worked on. Encoded twice, it is not: the stages
+read maps without a graph; when the stages' graphs are gone, the encoder runs again, its last layers (which
+look at every image by itself) on a few images at a time. Encoder and stages then share the memory instead of
+adding up, for one more pass forwards through the encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from gbinet.data.batch import Batch
+from gbinet.model.gbinet import Features, GBiNet
+from gbinet.training.config import TrainConfig
+
+IMAGES_AT_ONCE = 4  # of a batch, when the last layers run again
+
+
+def precision(config: TrainConfig, batch: Batch) -> AbstractContextManager[None]:
+    """Mixed precision, where the configuration says so."""
+    device = batch.images.device.type
+    return torch.autocast(device, torch.bfloat16, enabled=config.precision == "bfloat16")
+
+
+class Encoding:
+    """Feature maps that stages send their gradients back to, and later on through the encoder."""
+
+    def __init__(self, model: GBiNet, batch: Batch, config: TrainConfig) -> None:
+        self._model, self._batch, self._config = model, batch, config
+        self._encoded: Features = ()  # with the encoder's graph
+        if config.encode_twice:
+            with torch.no_grad(), _statistics_kept(model.encoder):
+                read = self._encode()
+        else:
+            read = self._encoded = self._encode()
+        self.features: Features = tuple(f.detach().requires_grad_() for f in read)
+
+    def backward(self) -> None:
+        """What has gathered in `features` goes into the encoder's weights. Only once."""
+        gradients = [leaf.grad for leaf in self.features]  # per scale, [B, V, C, h, w] or None
+        self.features = ()
+        if self._config.encode_twice:
+            self._encode_again(gradients)
+            return
+        encoded, self._encoded = self._encoded, ()
+        _send_back(encoded, gradients)
+
+    def _encode(self) -> Features:
+        with precision(self._config, self._batch):
+            return self._model.encode(self._batch.images)
+
+    def _encode_again(self, gradients: list[Tensor | None]) -> None:
+        encoder = self._model.encoder
+        with precision(self._config, self._batch):
+            contracted = encoder.contract(self._model.prepared(self._batch.images))  # [B * V, C, h, w] each
+        gathered = [torch.empty_like(m) for m in contracted]  # their gradients
+        flat = [None if g is None else g.flatten(0, 1) for g in gradients]
+        for first in range(0, len(contracted[0]), IMAGES_AT_ONCE):
+            images = slice(first, first + IMAGES_AT_ONCE)
+            parts = [m.detach()[images].requires_grad_() for m in contracted]
+            with precision(self._config, self._batch):
+                outputs = encoder.expand(parts)
+            _send_back(outputs, [None if g is None else g[images] for g in flat])
+            for target, part in zip(gathered, parts, strict=True):
+                target[images] = 0 if part.grad is None else part.grad
+        gradients.clear()
+        flat.clear()
+        _send_back(contracted, gathered)
+
+
+def _send_back(maps: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    used = [(m, g) for m, g in zip(maps, gradients, strict=True) if g is not None]
+    torch.autograd.backward([m for m, _ in used], [g for _, g in used])
+
+
+@contextmanager
+def _statistics_kept(module: nn.Module) -> Iterator[None]:
+    """Batch norms use the batch's statistics as in training but do not learn from them."""
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+    for norm in norms:
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked.sub_(1)
