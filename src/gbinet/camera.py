@@ -172,14 +172,21 @@ class Camera:
 
     def resized(self, width: int, height: int) -> Camera:
         """The camera of the same image resized to width x height."""
-        factors = self.K.new_tensor([width / self.width, height / self.height, 1.0])
-        return replace(self, K=self.K * factors[:, None], width=width, height=height)
+        return replace(
+            self, K=self._stretched(width / self.width, height / self.height), width=width, height=height
+        )
 
     def scaled(self, factor: float) -> Camera:
         """The camera of the image at another scale: K's first two rows times the factor, size rounded."""
-        factors = self.K.new_tensor([factor, factor, 1.0])
         width, height = max(1, round(self.width * factor)), max(1, round(self.height * factor))
-        return replace(self, K=self.K * factors[:, None], width=width, height=height)
+        return replace(self, K=self._stretched(factor, factor), width=width, height=height)
+
+    def _stretched(self, across: float, down: float) -> Tensor:
+        """K with its first two rows multiplied; nothing is copied to the device, which would wait for it."""
+        K = self.K.clone()
+        K[..., 0, :] *= across
+        K[..., 1, :] *= down
+        return K
 
     def cropped(self, left: int, top: int, width: int, height: int) -> Camera:
         """The camera of a window of the image; the window may reach beyond it (padding)."""

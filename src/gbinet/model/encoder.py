@@ -50,14 +50,17 @@ class FeaturePyramid(nn.Module):
             bottom_up.append(current)
         return bottom_up
 
-    def expand(self, bottom_up: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The outputs, coarse to fine, from bottom-up maps. Every image by itself."""
-        outputs = [self.output[0](bottom_up[3])]
-        for level in (1, 2, 3):
-            coarser, own = bottom_up[4 - level], bottom_up[3 - level]
-            lateral = self.lateral[level - 1](own)
-            kind = "cpu" if coarser.is_meta else coarser.device.type
-            with torch.autocast(kind, enabled=False):  # it would widen the map to float32
-                upsampled = F.interpolate(coarser, scale_factor=2, mode="bilinear", align_corners=False)
-            outputs.append(self.output[level](add_into(lateral, upsampled)))
-        return tuple(outputs)
+    def expand(self, bottom_up: Sequence[Tensor], scales: Sequence[int] = range(4)) -> tuple[Tensor, ...]:
+        """The outputs of these scales (rising, 0 = coarsest) from bottom-up maps. Every image by itself."""
+        return tuple(self.output[scale](self._merged(bottom_up, scale)) for scale in scales)
+
+    def _merged(self, bottom_up: Sequence[Tensor], scale: int) -> Tensor:
+        """What the output convolution of a scale reads."""
+        if scale == 0:
+            return bottom_up[3]
+        coarser, own = bottom_up[4 - scale], bottom_up[3 - scale]
+        lateral: Tensor = self.lateral[scale - 1](own)
+        kind = "cpu" if coarser.is_meta else coarser.device.type
+        with torch.autocast(kind, enabled=False):  # it would widen the map to float32
+            upsampled = F.interpolate(coarser, scale_factor=2, mode="bilinear", align_corners=False)
+        return add_into(lateral, upsampled)

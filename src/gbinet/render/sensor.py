@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,18 +99,21 @@ _LUMINANCE = [
 ]
 
 
-def _dct(device: torch.device) -> Tensor:
+@functools.lru_cache(maxsize=8)
+def _dct(device: torch.device) -> tuple[Tensor, Tensor]:
+    """The cosine transform of 8 numbers, [8, 8], and the steps of quantisation, [8, 8]."""
     k, n = np.meshgrid(np.arange(8), np.arange(8), indexing="ij")
     matrix = np.sqrt(2 / 8) * np.cos(np.pi * (2 * n + 1) * k / 16)
     matrix[0] = np.sqrt(1 / 8)
-    return torch.from_numpy(matrix.astype(np.float32)).to(device)
+    steps = torch.tensor(_LUMINANCE, dtype=torch.float32)
+    return torch.from_numpy(matrix.astype(np.float32)).to(device), steps.to(device)
 
 
 def _jpeg(image: Tensor, strength: float) -> Tensor:
     """Blocks of 8 x 8 quantised as JPEG does; strength 1 is about quality 95, 6 about quality 70."""
     views, _, height, width = image.shape
-    dct = _dct(image.device)
-    steps = torch.tensor(_LUMINANCE, dtype=torch.float32).to(image.device) * (0.1 * strength / 255)
+    dct, table = _dct(image.device)
+    steps = table * (0.1 * strength / 255)
     padded = F.pad(image, (0, -width % 8, 0, -height % 8), mode="replicate")
     grid = padded.unfold(2, 8, 8).unfold(3, 8, 8)  # [V, 3, H/8, W/8, 8, 8]
     coefficients = torch.einsum("ki,vcyxij,lj->vcyxkl", dct, grid, dct)

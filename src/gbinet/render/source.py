@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,8 +67,10 @@ class RenderedSource:
         self.library = None if config.assets is None else AssetLibrary.open(config.assets, self.device)
         if self.library is not None and self.device.type == "cuda":
             self.library.preload()  # so that no training step waits for a file
+        self.make_ahead = self.device.type == "cuda"  # build scenes of the next batch beside this one
         self._scenes: dict[int, RenderScene] = {}  # by slot
         self._numbers: dict[int, int] = {}
+        self._coming: dict[int, Future[RenderScene]] = {}  # by number: made while a batch was rendered
 
     def scene_number(self, index: int) -> tuple[int, int]:
         """Slot and number of the scene that sample `index` uses. Slots change scenes at different times, so
@@ -88,13 +92,17 @@ class RenderedSource:
     def sample(self, index: int) -> Sample:
         slot, number = self.scene_number(index)
         if self._numbers.get(slot) != number:
-            self._scenes[slot] = self.scene(number)
+            coming = self._coming.pop(number, None)
+            self._scenes[slot] = self.scene(number) if coming is None else coming.result()
             self._numbers[slot] = number
         return render_sample(self._scenes[slot], (self.config.seed, index), self.config)
 
     def batch(self, index: int, batch_size: int) -> Batch:
         """Samples index * batch_size and following."""
-        samples = [self.sample(index * batch_size + i) for i in range(batch_size)]
+        first = index * batch_size
+        indices = range(first, first + batch_size)
+        with self._make_ahead(indices, range(first + batch_size, first + 2 * batch_size)):
+            samples = [self.sample(i) for i in indices]
         depth = torch.stack([s.depth for s in samples])
         return Batch(
             images=torch.stack([s.images for s in samples]),
@@ -104,6 +112,30 @@ class RenderedSource:
             mask=depth > 0,
             names=tuple(s.name for s in samples),
         )
+
+    @contextmanager
+    def _make_ahead(self, samples: range, following: range) -> Iterator[None]:
+        """While the block renders `samples`, a second thread builds what is new in the following ones.
+
+        Building is the host's work and rendering the GPU's; on a CPU both would want the same cores. The same
+        CUDA stream takes what both launch, so that a scene is complete before it is rendered.
+        """
+        if not self.make_ahead or not self._scenes:  # the first time, one thread compiles the kernels
+            yield
+            return
+        now, later = ({self.scene_number(i)[1] for i in indices} for indices in (samples, following))
+        stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+
+        @torch.no_grad()
+        def build(number: int) -> RenderScene:
+            with torch.cuda.stream(stream):
+                return self.scene(number)
+
+        with ThreadPoolExecutor(1) as builder:  # ends with the block
+            self._coming = {n: made for n, made in self._coming.items() if n in now}
+            for number in sorted(later - now - set(self._numbers.values())):
+                self._coming[number] = builder.submit(build, number)
+            yield
 
     def batches(self, batch_size: int, first: int = 0) -> Iterator[Batch]:
         index = first
@@ -118,14 +150,16 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     rng = chance(*key, "sample")
     forced = True if config.dtu_like else None
     rig = draw_rig(rng, scene.kind, scene.layout, config.views, config.width, config.height, forced)
-    whole = rig.cameras.to(scene.device, torch.float32)
+    whole = rig.cameras[:1].to(scene.device, torch.float32)
     if config.zoom > 1:
         rig = draw_windows(chance(*key, "zoom"), rig, config.zoom)
     cameras = rig.cameras.to(scene.device, torch.float32)
     depth, _ = render_depth(scene, cameras[:1])
     images = expose(render_colour(scene, cameras), chance(*key, "sensor"), config.sensor)
     # The range is that of the whole image, of which a window shows a part; a small picture of it will do.
-    content = depth if config.zoom == 1 else render_depth(scene, _smaller(whole[:1]))[0]
+    content = (
+        depth if config.zoom == 1 else render_depth(scene, _smaller(whole).to(scene.device, torch.float32))[0]
+    )
     limits = depth_range(chance(*key, "range"), content[0], rig)
     scale = 1000.0 if rig.dtu_like else log_uniform(rng, 0.01, 2000)
     pose = cameras.cam_from_world.clone()

@@ -8,7 +8,7 @@ adding up, for one more pass forwards through the encoder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -48,7 +48,9 @@ class Encoding:
             self._encode_again(gradients)
             return
         encoded, self._encoded = self._encoded, ()
-        _send_back(encoded, gradients)
+        used = [(f, g) for f, g in zip(encoded, gradients, strict=True) if g is not None]
+        del encoded
+        torch.autograd.backward([f for f, _ in used], [g for _, g in used])
 
     def _encode(self) -> Features:
         with precision(self._config, self._batch):
@@ -58,24 +60,21 @@ class Encoding:
         encoder = self._model.encoder
         with precision(self._config, self._batch):
             contracted = encoder.contract(self._model.prepared(self._batch.images))  # [B * V, C, h, w] each
-        gathered = [torch.empty_like(m) for m in contracted]  # their gradients
-        flat = [None if g is None else g.flatten(0, 1) for g in gradients]
+        gathered = [torch.zeros_like(m) for m in contracted]  # their gradients
+        of_scale = {s: g.flatten(0, 1) for s, g in enumerate(gradients) if g is not None}
+        gradients.clear()
         for first in range(0, len(contracted[0]), IMAGES_AT_ONCE):
             images = slice(first, first + IMAGES_AT_ONCE)
             parts = [m.detach()[images].requires_grad_() for m in contracted]
             with precision(self._config, self._batch):
-                outputs = encoder.expand(parts)
-            _send_back(outputs, [None if g is None else g[images] for g in flat])
+                outputs = encoder.expand(parts, sorted(of_scale))
+            torch.autograd.backward(outputs, [g[images] for g in of_scale.values()])
+            del outputs
             for target, part in zip(gathered, parts, strict=True):
-                target[images] = 0 if part.grad is None else part.grad
-        gradients.clear()
-        flat.clear()
-        _send_back(contracted, gathered)
-
-
-def _send_back(maps: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    used = [(m, g) for m, g in zip(maps, gradients, strict=True) if g is not None]
-    torch.autograd.backward([m for m, _ in used], [g for _, g in used])
+                if part.grad is not None:
+                    target[images] = part.grad
+        of_scale.clear()
+        torch.autograd.backward(contracted, gathered)
 
 
 @contextmanager
