@@ -228,7 +228,6 @@ def eth3d(
         x_label="tolerance [m]",
         y_label="share",
         top=1.0,
-        legend_low=True,
     )
     rows = [[t, 100 * score.accuracy[t], 100 * score.completeness[t], 100 * score.f1[t]] for t in tolerances]
     report = Report(

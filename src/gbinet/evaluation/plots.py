@@ -55,16 +55,15 @@ def plot(
     mark: float | None = None,
     top: float | None = None,
     start: float = 0.0,
-    legend_low: bool = False,
 ) -> Path:
     """Draw curves; one whose x has one more value than y is drawn as bars between these edges.
 
-    mark        x of a dashed vertical line
-    top         upper end of the y axis, where it is known
-    start       left end of the x axis
-    legend_low  for curves that rise: the legend stands at the lower right
+    mark   x of a dashed vertical line
+    top    upper end of the y axis, where it is known
+    start  left end of the x axis
     """
-    x_ticks = [start + t for t in ticks(max(float(curve.x.max()) for curve in curves) - start)]
+    whole = all(bool((curve.x == np.rint(curve.x)).all()) for curve in curves)
+    x_ticks = [start + t for t in ticks(max(float(curve.x.max()) for curve in curves) - start, whole)]
     y_ticks = ticks(top or max(float(curve.y.max()) for curve in curves))
     image = Image.new("RGB", (_WIDTH * _SCALE, _HEIGHT * _SCALE), _PAPER)
     draw = ImageDraw.Draw(image)
@@ -84,23 +83,25 @@ def plot(
     for curve, colour in zip(curves, COLOURS, strict=False):
         _draw_curve(draw, place, curve, colour)
     if len(curves) > 1:
+        left, upper = _legend_corner(curves, place)
         for row, (curve, colour) in enumerate(zip(curves, COLOURS, strict=False)):
-            y = (_HEIGHT - _BOTTOM - 20 * len(curves) if legend_low else _TOP + 14) + 20 * row
-            box = [v * _SCALE for v in (_WIDTH - 170, y - 5, _WIDTH - 158, y + 5)]
-            draw.rectangle(box, fill=colour)
-            _text(draw, (_WIDTH - 150, y), curve.label, 13, anchor="lm")
+            y = upper + 20 * row + 10
+            draw.rectangle([v * _SCALE for v in (left, y - 5, left + 12, y + 5)], fill=colour)
+            _text(draw, (left + 20, y), curve.label, 13, anchor="lm")
     path = Path(path)
     with atomic_path(path) as temporary:
         image.resize((_WIDTH, _HEIGHT), Image.Resampling.LANCZOS).save(temporary)
     return path
 
 
-def ticks(largest: float) -> list[float]:
-    """Round numbers from 0 to at least `largest`."""
+def ticks(largest: float, whole: bool = False) -> list[float]:
+    """Round numbers from 0 to at least `largest`; whole ones on request."""
     if not (math.isfinite(largest) and largest > 0):
         largest = 1.0
     power = 10.0 ** math.floor(math.log10(largest / 4))
     step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power * 6 >= largest)
+    if whole:
+        step = max(1.0, float(math.ceil(step)))
     return [step * k for k in range(math.ceil(largest / step * (1 - 1e-9)) + 1)]
 
 
@@ -120,6 +121,25 @@ def _draw_axes(
         _text(draw, (at[0] / _SCALE - 8, at[1] / _SCALE), f"{y:.4g}", 12, anchor="rm")
     corner = place(x_ticks[0], 0)
     draw.line([place(x_ticks[0], y_ticks[-1]), corner, place(x_ticks[-1], 0)], fill=_INK, width=_SCALE)
+
+
+def _legend_corner(curves: Sequence[Curve], place: Place) -> tuple[float, float]:
+    """Left and upper end of the legend: in the corner of the plot with the fewest lines behind it."""
+    width, height = 150, 20 * len(curves)
+    points = []  # close to each other along the curves
+    for curve in curves:
+        x = (curve.x[1:] + curve.x[:-1]) / 2 if len(curve.x) > len(curve.y) else curve.x
+        fine = np.linspace(float(x[0]), float(x[-1]), 400)
+        points += [place(float(a), float(b)) for a, b in zip(fine, np.interp(fine, x, curve.y), strict=True)]
+    at = np.array(points) / _SCALE
+
+    def behind(corner: tuple[float, float]) -> int:
+        low, high = np.array(corner) - 6, np.array(corner) + np.array([width + 6, height + 6])
+        return int(((at >= low) & (at <= high)).all(1).sum())
+
+    ends = _WIDTH - _RIGHT - width, _HEIGHT - _BOTTOM - height - 6
+    corners = [(ends[0], _TOP + 4), (ends[0], ends[1]), (_LEFT + 14, _TOP + 4), (_LEFT + 14, ends[1])]
+    return min(corners, key=behind)  # of equal ones the first
 
 
 def _draw_curve(draw: ImageDraw.ImageDraw, place: Place, curve: Curve, colour: tuple[int, int, int]) -> None:

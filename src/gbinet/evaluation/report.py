@@ -236,5 +236,4 @@ def plot_fscore(path: Path, distances: CloudDistances, threshold: float, unit: s
         y_label="share",
         mark=threshold,
         top=1.0,
-        legend_low=True,
     )
