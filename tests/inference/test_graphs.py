@@ -98,11 +98,15 @@ def test_where_recording_fails_it_is_computed(
         yield
         raise RuntimeError("CUDA out of memory")
 
+    graphs = Graphs(limit=2)
+    for i in range(2):
+        graphs("recorded", computation, [torch.tensor([float(i)])], [torch.float32])
+    assert len(graphs) == 1
     monkeypatch.setattr(torch.cuda, "graph", failing)
-    graphs = Graphs(limit=1)
     for i in range(3):
         assert graphs("key", computation, [torch.tensor([float(i)])], [torch.float32])[0] == 2 * i
-    assert len(graphs) == 0 and "out of memory" in caplog.text
+    assert len(graphs) == 0 and not graphs._held and "out of memory" in caplog.text  # memory is given back
+    assert graphs("recorded", computation, [torch.tensor([7.0])], [torch.float32])[0] == 14
 
 
 def test_no_graphs_when_none_are_allowed(computation: Computation) -> None:

@@ -170,8 +170,12 @@ def network() -> GBiNet:
     return model
 
 
+@pytest.mark.parametrize("edge_cells", [0, 2])
 @torch.inference_mode()
-def test_tiles_give_the_depth_of_the_whole_image(network: GBiNet) -> None:
+def test_tiles_give_the_depth_of_the_whole_image(network: GBiNet, edge_cells: int) -> None:
+    weights = network.state_dict()
+    network = GBiNet(replace(network.config, edge_cells=edge_cells)).eval()
+    network.load_state_dict(weights)
     torch.manual_seed(1)
     height, width = 140, 330  # no multiples of anything
     coarse = torch.rand(2, 3, height // 8 + 1, width // 8 + 1)

@@ -75,7 +75,7 @@ def test_encoding_twice_changes_nothing(planes: PlaneSource, tiny: TrainConfig, 
 
 
 def graph_memory(mode: str, config: TrainConfig, batch: Batch) -> int:
-    """Largest sum of bytes that autograd has saved for backward at one time (weights and samples aside)."""
+    """Largest sum of bytes that autograd has saved for backward at one time (weights included)."""
     model = GBiNet(config.network).train()
     held: dict[int, int] = {}  # storage -> bytes
     counts: dict[int, int] = {}

@@ -67,7 +67,7 @@ class Graphs:
                 outputs = compute(*held)
         except RuntimeError as error:  # out of memory, say: it goes without
             log.warning("no CUDA graph (%s); going on without", str(error).splitlines()[0])
-            self.limit = 0
+            self.give_up()
             return None
         self._recorded[key] = _Recorded(graph, held, outputs)
         return self._recorded[key]
@@ -78,7 +78,11 @@ class Graphs:
         likeness = tuple((tuple(t.shape), t.stride(), t.device, kind) for t, kind in pairs)
         if likeness not in self._held:
             self._held[likeness] = tuple(torch.empty_like(t, dtype=kind) for t, kind in pairs)
-        with torch.inference_mode():  # see above
-            for target, source in zip(self._held[likeness], inputs, strict=True):
-                target.copy_(source)
         return self._held[likeness]
+
+    def give_up(self) -> None:
+        """Free the memory of all graphs and record no more: it is needed for the work itself."""
+        self.limit = 0
+        self._seen.clear()
+        self._recorded.clear()
+        self._held.clear()

@@ -23,6 +23,7 @@ from gbinet.formats.depth_files import read_depth_map, write_depth
 from gbinet.formats.image import read_image
 from gbinet.inference import tiles
 from gbinet.inference.device import Precision, is_out_of_memory, pick_device, pick_precision
+from gbinet.inference.engine import Engine
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.finished import Finished
 from gbinet.model.gbinet import GBiNet
@@ -37,6 +38,8 @@ Progress = Callable[[int, int, str], None]  # done, total, what
 _SEARCH_BYTES = 700
 _FUSED_SEARCH_BYTES = 320
 _FEATURE_BYTES = 4 * (8 + 16 / 4 + 32 / 16 + 64 / 64)
+
+GRAPHS = 8  # kinds of depth maps that are recorded as CUDA graphs
 
 
 @dataclass(frozen=True)
@@ -285,6 +288,8 @@ class _Worker:
             f"ran out of memory on {self.device}: going on with tiles of {smaller} px"
         )
         log.warning(self.result.warnings[-1])
+        if isinstance(self.model, Engine):
+            self.model.graphs.give_up()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -338,7 +343,5 @@ def _ready(model: GBiNet, device: torch.device, dtype: torch.dtype, max_memory: 
     A scene has many views of few kinds (one or two sizes, some numbers of first bins), for which CUDA graphs
     pay, unless memory counts more.
     """
-    from gbinet.inference.engine import Engine
-
-    graphs = 8 if max_memory is None else 0
+    graphs = GRAPHS if max_memory is None else 0
     return Engine(model, device, dtype, graphs) if type(model) is GBiNet else model

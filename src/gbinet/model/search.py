@@ -137,7 +137,7 @@ def upsample(state: SearchState, height: int, width: int) -> SearchState:
         while 2 * cell.shape[-2] <= height and 2 * cell.shape[-1] <= width:
             cell = _doubled(cell, state.grid.edge)
         if cell.shape[-2:] == (height, width):
-            return replace(state, cell=cell)
+            return replace(state, cell=cell.clamp(max=state.grid.cells(state.stage) - 1))
     centre = state.cell[:, None].float() + 0.5  # [B, 1, h, w]
     finer = F.interpolate(centre, size=(height, width), mode="bilinear", align_corners=False)[:, 0]
     cell = finer.floor().clamp(0, state.grid.cells(state.stage) - 1)
@@ -160,7 +160,7 @@ def _doubled(cell: Tensor, edge: int) -> Tensor:
             )
             total, weight = 9 * own, torch.full_like(own, 9)
             for part, other in others:
-                share = part * ((other - own).abs() <= edge)
+                share = part * ((other - own).abs() <= edge).float()
                 total += share * other
                 weight += share
             finer[:, a::2, b::2] = (total / weight + 0.5).floor().to(cell.dtype)

@@ -100,7 +100,7 @@ _LUMINANCE = [
 
 
 @functools.lru_cache(maxsize=8)
-def _dct(device: torch.device) -> tuple[Tensor, Tensor]:
+def _jpeg_tables(device: torch.device) -> tuple[Tensor, Tensor]:
     """The cosine transform of 8 numbers, [8, 8], and the steps of quantisation, [8, 8]."""
     k, n = np.meshgrid(np.arange(8), np.arange(8), indexing="ij")
     matrix = np.sqrt(2 / 8) * np.cos(np.pi * (2 * n + 1) * k / 16)
@@ -112,7 +112,7 @@ def _dct(device: torch.device) -> tuple[Tensor, Tensor]:
 def _jpeg(image: Tensor, strength: float) -> Tensor:
     """Blocks of 8 x 8 quantised as JPEG does; strength 1 is about quality 95, 6 about quality 70."""
     views, _, height, width = image.shape
-    dct, table = _dct(image.device)
+    dct, table = _jpeg_tables(image.device)
     steps = table * (0.1 * strength / 255)
     padded = F.pad(image, (0, -width % 8, 0, -height % 8), mode="replicate")
     grid = padded.unfold(2, 8, 8).unfold(3, 8, 8)  # [V, 3, H/8, W/8, 8, 8]

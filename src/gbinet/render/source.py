@@ -61,8 +61,9 @@ class Sample:
 class RenderedSource:
     """An endless, indexed stream of samples: sample i depends on the config and i only."""
 
-    def __init__(self, config: RenderConfig, device: torch.device | str = "cpu") -> None:
+    def __init__(self, config: RenderConfig, device: torch.device | str = "cpu", stride: int = 1) -> None:
         self.config = config
+        self.stride = stride  # from one batch that is asked for to the next; processes take turns
         self.device = torch.device(device)
         self.library = None if config.assets is None else AssetLibrary.open(config.assets, self.device)
         if self.library is not None and self.device.type == "cuda":
@@ -101,7 +102,8 @@ class RenderedSource:
         """Samples index * batch_size and following."""
         first = index * batch_size
         indices = range(first, first + batch_size)
-        with self._make_ahead(indices, range(first + batch_size, first + 2 * batch_size)):
+        next_first = first + self.stride * batch_size
+        with self._make_ahead(indices, range(next_first, next_first + batch_size)):
             samples = [self.sample(i) for i in indices]
         depth = torch.stack([s.depth for s in samples])
         return Batch(
@@ -150,16 +152,14 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     rng = chance(*key, "sample")
     forced = True if config.dtu_like else None
     rig = draw_rig(rng, scene.kind, scene.layout, config.views, config.width, config.height, forced)
-    whole = rig.cameras[:1].to(scene.device, torch.float32)
+    whole = rig.cameras[:1]
     if config.zoom > 1:
         rig = draw_windows(chance(*key, "zoom"), rig, config.zoom)
     cameras = rig.cameras.to(scene.device, torch.float32)
     depth, _ = render_depth(scene, cameras[:1])
     images = expose(render_colour(scene, cameras), chance(*key, "sensor"), config.sensor)
     # The range is that of the whole image, of which a window shows a part; a small picture of it will do.
-    content = (
-        depth if config.zoom == 1 else render_depth(scene, _smaller(whole).to(scene.device, torch.float32))[0]
-    )
+    content = depth if config.zoom == 1 else render_depth(scene, _smaller(whole).to(dtype=torch.float32))[0]
     limits = depth_range(chance(*key, "range"), content[0], rig)
     scale = 1000.0 if rig.dtu_like else log_uniform(rng, 0.01, 2000)
     pose = cameras.cam_from_world.clone()

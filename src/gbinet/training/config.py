@@ -54,7 +54,7 @@ class TrainConfig:
 
     # ---- update
     update: UpdateMode = "shared-encoder"  # see training/updates.py
-    encode_twice: bool = True  # per-stage, shared-encoder: a tenth slower, much less memory
+    encode_twice: bool = True  # not with accumulate: a tenth slower (per-stage a quarter), far less memory
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of the network; geometry and loss stay float32
     cuda_graph: bool = True  # launch a whole step at once where that is possible; the numbers stay the same
     learning_rate: float = 1e-3  # at its highest
@@ -147,6 +147,7 @@ FREE_ON_RESUME = (
     "assets",
     "workers",
     "cuda_graph",
+    "encode_twice",
     "log_every",
     "checkpoint_minutes",
     "validate_minutes",

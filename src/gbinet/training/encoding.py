@@ -82,6 +82,8 @@ def _statistics_kept(module: nn.Module) -> Iterator[None]:
     """Batch norms use the batch's statistics as in training but do not learn from them."""
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms]
+    counters = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
+    counts = [counter.clone() for counter in counters]
     for norm in norms:
         norm.momentum = 0.0
     try:
@@ -89,6 +91,5 @@ def _statistics_kept(module: nn.Module) -> Iterator[None]:
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
-    for norm in norms:
-        assert norm.num_batches_tracked is not None
-        norm.num_batches_tracked.sub_(1)
+        for counter, count in zip(counters, counts, strict=True):
+            counter.copy_(count)

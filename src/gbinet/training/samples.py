@@ -159,7 +159,9 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
             samples_per_scene=config.samples_per_scene,
             zoom=config.zoom,
         )
-        return SourceStream(RenderedSource(render, device), config.batch_size, processes, device)
+        return SourceStream(
+            RenderedSource(render, device, processes.count), config.batch_size, processes, device
+        )
     dataset = MVSDataset(_scenes(config, "train"), _sample_config(config, training=True))
     return DatasetStream(dataset, config.batch_size, processes, config.seed, config.workers)
 

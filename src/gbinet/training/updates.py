@@ -5,7 +5,7 @@ accumulate      the losses of all stages together, one backward pass: all stages
 shared-encoder  one encoder pass; every stage's loss goes back into the feature maps and its graph is freed at
                 once, then one backward pass through the encoder. Accumulate's gradient, one stage's memory.
 
-Per-stage and shared-encoder can encode twice to save memory: see encoding.py.
+To save memory, per-stage and shared-encoder may run the encoder twice where this says once: see encoding.py.
 """
 
 from __future__ import annotations
