@@ -146,25 +146,26 @@ def upsample(state: SearchState, height: int, width: int) -> SearchState:
 
 def _doubled(cell: Tensor, edge: int) -> Tensor:
     """Cells [B, h, w] at twice the size, [B, 2 h, 2 w]: bilinear among those within `edge` of the own one."""
-    batch, height, width = cell.shape
-    own = cell.float()
-    padded = F.pad(own[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
-    finer = cell.new_empty(batch, 2 * height, 2 * width)
-    for a in (0, 1):  # even rows look at the row above theirs, odd ones at the row below; columns likewise
-        for b in (0, 1):
-            rows, columns = slice(2 * a, 2 * a + height), slice(2 * b, 2 * b + width)
-            others = (
-                (3, padded[:, 1:-1, columns]),
-                (3, padded[:, rows, 1:-1]),
-                (1, padded[:, rows, columns]),
-            )
-            total, weight = 9 * own, torch.full_like(own, 9)
-            for part, other in others:
-                share = part * ((other - own).abs() <= edge).float()
-                total += share * other
-                weight += share
-            finer[:, a::2, b::2] = (total / weight + 0.5).floor().to(cell.dtype)
-    return finer
+    height, width = cell.shape[1:]
+    padded = F.pad(cell[:, None].float(), (1, 1, 1, 1), mode="replicate")[:, 0]
+
+    def neighbours(places: tuple[tuple[int, int], ...]) -> Tensor:
+        """Of the four finer pixels of each cell, [B, 4, h, w]: the cells this many rows and columns away."""
+        return torch.stack(
+            [padded[:, 1 + y : 1 + y + height, 1 + x : 1 + x + width] for y, x in places], dim=1
+        )
+
+    own = padded[:, None, 1:-1, 1:-1]
+    total, weight = 9 * own, torch.full_like(own, 9)  # an upper left pixel looks up and left, and so on
+    for part, places in (
+        (3, ((0, -1), (0, 1), (0, -1), (0, 1))),
+        (3, ((-1, 0), (-1, 0), (1, 0), (1, 0))),
+        (1, ((-1, -1), (-1, 1), (1, -1), (1, 1))),
+    ):
+        other = neighbours(places)
+        share = part * ((other - own).abs() <= edge).float()
+        total, weight = total + share * other, weight + share
+    return F.pixel_shuffle((total / weight + 0.5).floor(), 2)[:, 0].to(cell.dtype)
 
 
 def depth(state: SearchState) -> Tensor:
