@@ -64,6 +64,20 @@ def run(scene: Scene, engine: Engine, config: DepthConfig, views: int) -> dict[s
     }
 
 
+def two_passes(scene: Scene, engine: Engine, config: DepthConfig, views: int) -> dict[str, object]:
+    """The first pass compiles kernels and records graphs; the second is what further scenes cost."""
+    name = f"{'with' if engine.graphs.limit else 'without'} CUDA graphs"
+    on_gpu = next(engine.parameters()).is_cuda
+    figures: dict[str, object] = {f"{name}, first pass": run(scene, engine, config, views)}
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    figures[name] = run(scene, engine, config, views)
+    if on_gpu:
+        peak = torch.cuda.max_memory_reserved() / 2**20
+        figures[f"{name}, MiB reserved, cached features included"] = round(peak)
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -84,19 +98,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scene = make_scene(Path(folder), given.views, width, height)
         for graphs in (0, GRAPHS) if device.type == "cuda" else (0,):
-            gc.collect()  # the engine before, with its features and graphs
+            gc.collect()  # what the engine before leaves, so that its memory does not count again
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-            engine = Engine(model, device, graphs=graphs)
-            # The first pass compiles kernels and records graphs; the second is what further scenes cost.
-            name = f"{'with' if graphs else 'without'} CUDA graphs"
-            figures[f"{name}, first pass"] = run(scene, engine, config, given.views)
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats()
-            figures[name] = run(scene, engine, config, given.views)
-            if device.type == "cuda":
-                peak = torch.cuda.max_memory_reserved() / 2**20
-                figures[f"{name}, MiB reserved, cached features included"] = round(peak)
+            figures |= two_passes(scene, Engine(model, device, graphs=graphs), config, given.views)
     report("scene", figures, given.out)
 
 

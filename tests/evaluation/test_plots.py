@@ -22,9 +22,8 @@ def test_ticks_are_few_and_reach_the_end(largest: float) -> None:
 def legend_side(path: Path) -> tuple[bool, bool]:
     """Whether the coloured squares of the legend lie in the left half and in the upper half of a picture."""
     pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
-    square = np.ones((8, 8), dtype=bool)
-    exact = (np.abs(pixels - np.array(COLOURS[0])).max(2) < 12).astype(int)
-    windows = np.lib.stride_tricks.sliding_window_view(exact, square.shape)
+    alike = np.abs(pixels - np.array(COLOURS[0])).max(2) < 12
+    windows = np.lib.stride_tricks.sliding_window_view(alike, (8, 8))
     row, column = np.argwhere(windows.all((2, 3)))[0]  # lines are thinner than a square
     return bool(column < pixels.shape[1] / 2), bool(row < pixels.shape[0] / 2)
 

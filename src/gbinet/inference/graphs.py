@@ -2,7 +2,6 @@
 
 Half the time of the coarse stages is the host's. Graphs keep their working memory for as long as they live.
 All share it, and the copies of inputs of one shape: results are copied out before another graph is replayed.
-So a second graph takes little more than its results.
 """
 
 from __future__ import annotations

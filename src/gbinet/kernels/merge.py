@@ -1,6 +1,6 @@
 """A merge of the feature pyramid in one pass: 1x1 convolution of the own scale plus the coarser one enlarged.
 
-Inference only. The plain twin stands in FeaturePyramid.expand (model/encoder.py).
+Inference only. The plain twin stands in FeaturePyramid._merged (model/encoder.py).
 """
 
 from __future__ import annotations

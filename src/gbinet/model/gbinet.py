@@ -191,7 +191,7 @@ class GBiNet(nn.Module):
             stage = self.step(features, cameras, state)
             if number <= counted:
                 sure = self.confidence(stage)
-                confidence = _joined(sure if joint else sure / counted, confidence, joint)
+                confidence = joined(sure if joint else sure / counted, confidence, joint)
             if keep_stages:
                 kept.append(stage)
             state = stage.next_state
@@ -201,7 +201,7 @@ class GBiNet(nn.Module):
             depth = F.interpolate(depth[:, None], size=full, mode=self.strategy.enlarging)[:, 0]
         if before is None:
             before = depth.new_full((1, 1, *full), float(joint))
-        total = _joined(before, confidence, joint)
+        total = joined(before, confidence, joint)
         size = (..., slice(cameras.height), slice(cameras.width))
         return SearchResult(depth[size].contiguous(), total[:, 0][size].contiguous(), tuple(kept), state)
 
@@ -279,7 +279,7 @@ def _forget(features: list[Maps], needed: set[int]) -> None:
         features[scale] = torch.empty(0)
 
 
-def _joined(values: Tensor, coarser: Tensor | None, joint: bool) -> Tensor:
+def joined(values: Tensor, coarser: Tensor | None, joint: bool) -> Tensor:
     """values [B, 1, h, w] plus (joint: times) a map of that size or a coarser one, its pixels repeated."""
     if coarser is None:
         return values

@@ -47,9 +47,7 @@ class Encoding:
         if self._config.encode_twice:
             self._encode_again(gradients)
             return
-        encoded, self._encoded = self._encoded, ()
-        used = [(f, g) for f, g in zip(encoded, gradients, strict=True) if g is not None]
-        del encoded
+        used = [(f, g) for f, g in zip(self._encoded, gradients, strict=True) if g is not None]
         torch.autograd.backward([f for f, _ in used], [g for _, g in used])
 
     def _encode(self) -> Features:
@@ -67,7 +65,7 @@ class Encoding:
             images = slice(first, first + IMAGES_AT_ONCE)
             parts = [m.detach()[images].requires_grad_() for m in contracted]
             with precision(self._config, self._batch):
-                outputs = encoder.expand(parts, sorted(of_scale))
+                outputs = encoder.expand(parts, tuple(of_scale))
             torch.autograd.backward(outputs, [g[images] for g in of_scale.values()])
             del outputs
             for target, part in zip(gathered, parts, strict=True):

@@ -21,7 +21,7 @@ from gbinet.evaluation.depth import (
     depth_errors,
 )
 from gbinet.model.encoder import SCALES
-from gbinet.model.gbinet import GBiNet, SearchResult, Stage
+from gbinet.model.gbinet import GBiNet, SearchResult, Stage, joined
 from gbinet.model.strategies import Strategy
 
 
@@ -117,10 +117,9 @@ def predict(
     confidences: dict[int, Tensor] = {}
     if keep_confidences:
         joint = model.config.joint_confidence
-        so_far = torch.full_like(truth, float(joint))
+        so_far: Tensor | None = None  # [1, H, W]
         for number, stage in enumerate(result.stages, start=1):
-            sure = _full_size(model.confidence(stage)[:, 0], height, width)  # [1, H, W]
-            so_far = so_far * sure if joint else so_far + sure
+            so_far = joined(_full_size(model.confidence(stage)[:, 0], height, width), so_far, joint)
             confidences[number] = so_far[0] if joint else so_far[0] / number
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
     found = (centres, expectations, valid, result.confidence[0], confidences)
