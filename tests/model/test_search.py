@@ -353,3 +353,25 @@ def test_nearby_probability_is_that_of_three_bins(bins: int, seed: int) -> None:
             best = p.index(max(p))
             expected = sum(p[max(best - 1, 0) : best + 2])
             assert float(found[0, 0, row, column]) == pytest.approx(expected, abs=1e-6)
+
+
+@given(grids(), ranges(), st.integers(0, 5), st.integers(0, 2**31))
+def test_settling_where_a_sure_classifier_points_is_descending(
+    grid: SearchGrid, depth_range: Tensor, stages: int, seed: int
+) -> None:
+    state = random_state(grid, depth_range, stages, seed)
+    choice = torch.randint(state.num_bins, SIZE, generator=torch.Generator().manual_seed(seed))
+    probabilities = F.one_hot(choice, state.num_bins).movedim(-1, 1).float()
+    settled = search.settle(state, search.expected_place(state, probabilities))
+    descended = search.descend(state, choice)
+    assert torch.equal(settled.cell, descended.cell) and settled.stage == descended.stage
+    torch.testing.assert_close(
+        search.settled_depth(settled), search.expected_depth(state, probabilities), rtol=0, atol=0
+    )
+    assert search.upsample(settled, 2 * SIZE[1], 2 * SIZE[2]).place is None
+
+
+def test_a_search_without_smoothing_has_no_places() -> None:
+    state = search.start(SearchGrid(), torch.tensor([[1.0, 2.0]]), 3, 4)
+    with pytest.raises(InputError, match="no smoothing"):
+        search.settled_depth(search.descend(state, torch.zeros(1, 3, 4, dtype=torch.int64)))

@@ -63,7 +63,12 @@ def test_valid_pixels_only_get_fewer(prediction: Prediction):
 def test_a_network_that_finds_the_truth_scores_one(prediction: Prediction):
     truth = prediction.truth
     perfect = replace(
-        prediction, centres={1: truth}, expectations={1: truth}, valid={1: truth > 0}, confidence=truth > 0
+        prediction,
+        centres={1: truth},
+        expectations={1: truth},
+        smooth={},
+        valid={1: truth > 0},
+        confidence=truth > 0,
     )
     result = measure([perfect, perfect])
     assert result.score == 1.0

@@ -25,7 +25,7 @@ from gbinet.model.gbinet import Features, GBiNet, SearchResult, Stage
 from gbinet.model.layers import ConvBlock3d
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.search import SearchState
-from gbinet.model.strategies import State
+from gbinet.model.strategies import BinarySearch, State
 from gbinet.model.warp import sources_from_reference
 
 
@@ -94,7 +94,7 @@ class Engine(GBiNet):
         maps = views_of(features[scale])
         if not isinstance(state, SearchState) or not kernels.usable(*maps):
             return super().step(features, cameras, state)
-        from gbinet.kernels.choose import choose
+        from gbinet.kernels.choose import choose, expected_place
 
         height, width = maps[0].shape[-2:]
         state = search.upsample(state, height, width)
@@ -103,7 +103,12 @@ class Engine(GBiNet):
         entered = regulariser.enter(self.cost_volume(maps, cameras, state, scale))
         logits = regulariser.leave(entered, height, width)
         del entered
-        return Stage(state, logits, *choose(state, logits, self.config.joint_confidence))
+        nearby = self.config.joint_confidence
+        if not self.config.smoothing_of(state.stage + 1):
+            return Stage(state, logits, *choose(state, logits, nearby))
+        assert isinstance(self.strategy, BinarySearch)
+        place, sure = expected_place(state, logits, nearby)
+        return Stage(state, logits, self.strategy.settle(state, place), sure)
 
     def expected_depth(self, stage: Stage) -> Tensor:
         if not isinstance(stage.state, SearchState) or not kernels.usable(stage.logits):

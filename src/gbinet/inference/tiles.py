@@ -130,7 +130,7 @@ def _crop_result(whole: SearchResult, camera: Camera, rows: Span, columns: Span)
     return replace(
         whole,
         confidence=whole.confidence[:, rows.start : rows.stop, columns.start : columns.stop],
-        state=replace(whole.state, cell=_crop(cell, scale, camera, rows, columns)),
+        state=replace(whole.state, cell=_crop(cell, scale, camera, rows, columns), place=None),
     )
 
 

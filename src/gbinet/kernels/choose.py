@@ -41,7 +41,8 @@ def _kernel(
     TOLERANCE: tl.constexpr,
     INVERSE: tl.constexpr,
     NEARBY: tl.constexpr,  # `sure` is of the most probable bin and its neighbours, not of that bin alone
-    EXPECTATION: tl.constexpr,  # write `expected`; otherwise the other two
+    EXPECTATION: tl.constexpr,  # write the expected depth; otherwise the next cell and how sure it is
+    PLACE: tl.constexpr,  # instead of the next cell, write to `expected` where in the cells the answer lies
     BLOCK: tl.constexpr,
 ):
     batch = tl.program_id(1).to(tl.int64)
@@ -73,6 +74,9 @@ def _kernel(
         near = tl.load(depth_range + batch * 2)
         far = tl.load(depth_range + batch * 2 + 1)
         tl.store(expected + place, depth_of(position, near, far, INVERSE), mask=keep)
+    elif PLACE:
+        tl.store(expected + place, first.to(tl.float32) + mean / around + 0.5, mask=keep)
+        tl.store(sure + place, (around if NEARBY else 1.0) / total, mask=keep)
     else:
         chosen = tl.minimum(tl.maximum(first + choice, 0), cells - 1)
         tl.store(next_cell + place, chosen, mask=keep)
@@ -88,6 +92,14 @@ def choose(state: SearchState, logits: Tensor, nearby: bool = False) -> tuple[Se
     chosen, sure = torch.empty_like(cell), torch.empty_like(cell, dtype=torch.float32)
     _launch(state, logits, cell, chosen, sure, sure, nearby=nearby)
     return replace(state, stage=state.stage + 1, cell=chosen), sure[:, None]
+
+
+def expected_place(state: SearchState, logits: Tensor, nearby: bool = False) -> tuple[Tensor, Tensor]:
+    """The continuous answer in cells [B, H, W], and the probability as above."""
+    cell = state.cell.contiguous()
+    place, sure = (torch.empty_like(cell, dtype=torch.float32) for _ in range(2))
+    _launch(state, logits, cell, cell, sure, place, nearby=nearby, place=True)
+    return place, sure[:, None]
 
 
 def expected_depth(state: SearchState, logits: Tensor) -> Tensor:
@@ -107,6 +119,7 @@ def _launch(
     expected: Tensor,
     nearby: bool = False,
     expectation: bool = False,
+    place: bool = False,
 ) -> None:
     if logits.stride(3) != 1:
         logits = logits.contiguous()
@@ -115,5 +128,5 @@ def _launch(
         logits, cell, state.depth_range.contiguous(), chosen, sure, expected, *logits.stride()[:3],
         height, width, state.grid.cells(state.stage + 1), D=bins, FIRST=state.stage == 0,
         TOLERANCE=state.grid.tolerance, INVERSE=state.grid.inverse, NEARBY=nearby, EXPECTATION=expectation,
-        BLOCK=_BLOCK,
+        PLACE=place, BLOCK=_BLOCK,
     )  # fmt: skip

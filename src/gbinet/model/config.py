@@ -8,10 +8,11 @@ from typing import Literal, get_args
 from gbinet.errors import InputError
 from gbinet.model.encoder import SCALES
 from gbinet.model.search import SearchGrid
+from gbinet.model.smoothing import MOST_RADIUS
 from gbinet.model.strategies import STRATEGIES, strategy_of
 
 Encoder = Literal["deformable", "plain"]
-Readout = Literal["centre", "expectation"]
+Readout = Literal["centre", "expectation", "smooth"]
 Confidence = Literal["largest", "nearby"]
 
 
@@ -28,6 +29,10 @@ class GBiNetConfig:
     windows: tuple[float, ...] = ()  # dense: width of each stage's window, as a share of the range
     inverse_depth: bool = False  # bins (hypotheses) equal in 1/depth instead of depth
     edge_cells: int = 0  # > 0: maps are enlarged without mixing cells further apart than this, across edges
+    # Per scale, coarse to fine: after a stage, answers are averaged over so many pixels around (0 = none), as
+    # far as they are less than so many cells away from the pixel's own: see smoothing.py.
+    smooth_radii: tuple[int, ...] = ()
+    smooth_cells: tuple[int, ...] = ()
     stages: int = 8  # stages searched by default
     scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = 1/8 .. 3 = full; later stages: the last
     encoder: Encoder = "deformable"  # output convolutions of the encoder
@@ -38,7 +43,9 @@ class GBiNetConfig:
     # "largest": mean of the largest probabilities, as in the paper. "nearby": product of the probabilities of
     # the chosen bin with its neighbours, the chance that no stage was more than a bin off.
     confidence: Confidence = "largest"
-    readout: Readout = "centre"  # depth of the last stage: centre of the bin, or expectation around it
+    # Depth of the last stage: centre of the bin, expectation around it, or that expectation smoothed
+    # (at scales without smoothing: the expectation).
+    readout: Readout = "centre"
 
     def __post_init__(self) -> None:
         for name in ("stages", "confidence_stages", "encoder_width", "regulariser_width"):
@@ -50,6 +57,7 @@ class GBiNetConfig:
             raise InputError(f"edge_cells must not be negative, got {self.edge_cells}")
         if self.encoder not in get_args(Encoder) or self.readout not in get_args(Readout):
             raise InputError(f"unknown encoder '{self.encoder}' or readout '{self.readout}'")
+        _check_smoothing(self)
         if self.confidence not in get_args(Confidence):
             raise InputError(f"unknown confidence '{self.confidence}'; there are largest and nearby")
         if self.strategy not in STRATEGIES:
@@ -79,6 +87,13 @@ class GBiNetConfig:
         """Feature scale (0 = coarsest) of a stage, counted from 1."""
         return self.scale_of_stage[min(stage, len(self.scale_of_stage)) - 1]
 
+    def smoothing_of(self, stage: int) -> tuple[int, int] | None:
+        """Radius in pixels and reach in cells of the smoothing after a stage; None = there is none."""
+        scale = self.scale_index(stage)
+        if not self.smooth_radii or not self.smooth_radii[scale]:
+            return None
+        return self.smooth_radii[scale], self.smooth_cells[scale]
+
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
@@ -94,6 +109,22 @@ class GBiNetConfig:
             )
         plain = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         return GBiNetConfig(**plain)  # type: ignore[arg-type]  # values come from JSON
+
+
+def _check_smoothing(config: GBiNetConfig) -> None:
+    radii, cells = config.smooth_radii, config.smooth_cells
+    if len(radii) not in (0, len(SCALES)) or len(cells) != len(radii):
+        raise InputError(
+            f"smooth_radii and smooth_cells need one number per scale ({len(SCALES)}) or none, "
+            f"got {radii} and {cells}"
+        )
+    if any(not 0 <= r <= MOST_RADIUS for r in radii) or any(c < 1 for c in cells):
+        raise InputError(
+            f"smooth_radii must lie in 0..{MOST_RADIUS} and smooth_cells be at least 1, "
+            f"got {radii} and {cells}"
+        )
+    if config.readout == "smooth" and not any(radii):
+        raise InputError("the read-out 'smooth' needs smooth_radii")
 
 
 PRESETS: dict[str, GBiNetConfig] = {

@@ -147,6 +147,14 @@ class GBiNet(nn.Module):
         """Continuous depth after a stage, [B, h, w]."""
         return self.strategy.expected_depth(stage.state, stage.probabilities)
 
+    def _read_out(self, stage: Stage, readout: Readout) -> Tensor:
+        """Depth after a stage, [B, h, w]."""
+        if readout == "centre":
+            return self.strategy.depth(stage.next_state)
+        if readout == "smooth" and self.config.smoothing_of(stage.next_state.stage):
+            return self.strategy.smooth_depth(stage.next_state)
+        return self.expected_depth(stage)
+
     def search(
         self,
         features: Sequence[Maps],  # per scale, coarse to fine
@@ -196,7 +204,7 @@ class GBiNet(nn.Module):
                 kept.append(stage)
             state = stage.next_state
         assert stage is not None  # there was one stage or more
-        depth = self.expected_depth(stage) if readout == "expectation" else self.strategy.depth(state)
+        depth = self._read_out(stage, readout)
         if depth.shape[-2:] != full:  # no stage at the finest scale: show the coarse result at full size
             depth = F.interpolate(depth[:, None], size=full, mode=self.strategy.enlarging)[:, 0]
         if before is None:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gbinet import kernels
 from gbinet.errors import InputError
 
 MAX_CELLS = 2**28  # finer than float32 can tell depths apart, and far from the limits of int32
@@ -71,6 +72,7 @@ class SearchState:
     depth_range: Tensor  # [B, 2] float32: near, far
     stage: int  # stages done; 0 at the start
     cell: Tensor  # [B, H, W] int32: the cell chosen at the last stage, 0 <= cell < grid.cells(stage)
+    place: Tensor | None = None  # [B, H, W] float32, where `cell` was taken from it: the answer, in cells
 
     @property
     def num_bins(self) -> int:
@@ -118,7 +120,26 @@ def descend(state: SearchState, choice: Tensor) -> SearchState:
     """Go down into the chosen bin of every pixel. choice [B, H, W]: index of a bin."""
     stage = state.stage + 1
     cell = (state.first_bin + choice).clamp(0, state.grid.cells(stage) - 1)
-    return replace(state, stage=stage, cell=cell.to(torch.int32))
+    return replace(state, stage=stage, cell=cell.to(torch.int32), place=None)
+
+
+def expected_place(state: SearchState, probabilities: Tensor) -> Tensor:
+    """Continuous answer of a stage in cells, [B, H, W] float32: cell i reaches from i to i + 1.
+
+    The expectation over the most probable bin and its direct neighbours. `state` is the one that the
+    probabilities [B, D, H, W] were computed for. May lie outside the range, where bins do.
+    """
+    weight = _of_neighbours(probabilities)
+    index = torch.arange(state.num_bins, device=weight.device)[:, None, None]  # [D, 1, 1]
+    mean = (weight * index).sum(1) / weight.sum(1)  # [B, H, W]: fractional bin
+    return state.first_bin + mean + 0.5
+
+
+def settle(state: SearchState, place: Tensor) -> SearchState:
+    """Go down into the cells that contain these places [B, H, W], counted in cells of the coming stage."""
+    stage = state.stage + 1
+    cell = place.floor().clamp(0, state.grid.cells(stage) - 1)
+    return replace(state, stage=stage, cell=cell.to(torch.int32), place=place)
 
 
 def upsample(state: SearchState, height: int, width: int) -> SearchState:
@@ -135,17 +156,25 @@ def upsample(state: SearchState, height: int, width: int) -> SearchState:
     if state.grid.edge:
         cell = state.cell
         while 2 * cell.shape[-2] <= height and 2 * cell.shape[-1] <= width:
-            cell = _doubled(cell, state.grid.edge)
+            cell = doubled(cell, state.grid.edge)
         if cell.shape[-2:] == (height, width):
-            return replace(state, cell=cell.clamp(max=state.grid.cells(state.stage) - 1))
+            return replace(state, cell=cell.clamp(max=state.grid.cells(state.stage) - 1), place=None)
     centre = state.cell[:, None].float() + 0.5  # [B, 1, h, w]
     finer = F.interpolate(centre, size=(height, width), mode="bilinear", align_corners=False)[:, 0]
     cell = finer.floor().clamp(0, state.grid.cells(state.stage) - 1)
-    return replace(state, cell=cell.to(torch.int32))
+    return replace(state, cell=cell.to(torch.int32), place=None)
 
 
-def _doubled(cell: Tensor, edge: int) -> Tensor:
+def doubled(cell: Tensor, edge: int) -> Tensor:
     """Cells [B, h, w] at twice the size, [B, 2 h, 2 w]: bilinear among those within `edge` of the own one."""
+    if kernels.usable(cell):
+        from gbinet.kernels.smooth import double
+
+        return double(cell, edge)
+    return doubled_plain(cell, edge)
+
+
+def doubled_plain(cell: Tensor, edge: int) -> Tensor:
     height, width = cell.shape[1:]
     padded = F.pad(cell[:, None].float(), (1, 1, 1, 1), mode="replicate")[:, 0]
 
@@ -182,10 +211,15 @@ def expected_depth(state: SearchState, probabilities: Tensor) -> Tensor:
     `state` is the one that the probabilities [B, D, H, W] were computed for. The expectation runs over
     positions of whole bins (clamping at the ends of the range comes after), so that no bin counts twice.
     """
-    weight = _of_neighbours(probabilities)
-    index = torch.arange(state.num_bins, device=weight.device)[:, None, None]  # [D, 1, 1]
-    mean = (weight * index).sum(1) / weight.sum(1)  # [B, H, W]: fractional bin
-    position = (state.first_bin + mean + 0.5) / state.grid.cells(state.stage + 1)
+    place = expected_place(state, probabilities)
+    return settled_depth(replace(state, stage=state.stage + 1, place=place))
+
+
+def settled_depth(state: SearchState) -> Tensor:
+    """Continuous depth of a state that has settled, [B, H, W]."""
+    if state.place is None:
+        raise InputError("this search keeps no continuous places: it has no smoothing")
+    position = state.place / state.grid.cells(state.stage)
     return state.grid.to_depth(position.clamp(0, 1), state.depth_range)
 
 

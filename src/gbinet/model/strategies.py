@@ -16,6 +16,7 @@ from torch import Tensor
 from gbinet.errors import InputError
 from gbinet.model import search
 from gbinet.model.search import SearchGrid, SearchState
+from gbinet.model.smoothing import smoothed
 
 if TYPE_CHECKING:
     from gbinet.model.config import GBiNetConfig
@@ -53,6 +54,9 @@ class Strategy(Protocol):
     def depth(self, state: Any) -> Tensor:
         """What a state that has seen a stage takes for the depth, [B, h, w]."""
 
+    def smooth_depth(self, state: Any) -> Tensor:
+        """The same as the mean of neighbours on one surface, [B, h, w]; only where stages are smoothed."""
+
     def expected_depth(self, state: Any, probabilities: Tensor) -> Tensor:
         """Continuous depth, [B, h, w]. `state` is the one that the probabilities [B, D, h, w] are about."""
 
@@ -75,6 +79,7 @@ class BinarySearch:
             raise InputError("hypotheses and windows are of the strategy 'dense'; the binary search has bins")
         self.grid = config.grid
         self.nearby = config.joint_confidence
+        self.smoothing_of = config.smoothing_of
 
     def start(
         self, depth_range: Tensor, height: int, width: int, first_bins: int | None = None
@@ -89,10 +94,21 @@ class BinarySearch:
         return search.hypotheses(state)
 
     def descend(self, state: SearchState, logits: Tensor) -> SearchState:
-        return search.descend(state, logits.detach().max(1).indices)
+        logits = logits.detach()
+        if not self.smoothing_of(state.stage + 1):
+            return search.descend(state, logits.max(1).indices)
+        return self.settle(state, search.expected_place(state, logits.float().softmax(1)))
+
+    def settle(self, state: SearchState, place: Tensor) -> SearchState:
+        """The state after a stage whose answers [B, h, w], in cells, are smoothed first."""
+        smoothing = self.smoothing_of(state.stage + 1)
+        return search.settle(state, smoothed(place, *smoothing) if smoothing else place)
 
     def depth(self, state: SearchState) -> Tensor:
         return search.depth(state)
+
+    def smooth_depth(self, state: SearchState) -> Tensor:
+        return search.settled_depth(state)
 
     def expected_depth(self, state: SearchState, probabilities: Tensor) -> Tensor:
         return search.expected_depth(state, probabilities)
@@ -133,9 +149,10 @@ class DenseSearch:
                 "dense search needs hypotheses and a window for each stage, "
                 f"got {self.counts} and {self.windows}"
             )
-        if config.first_spacing or config.edge_cells or config.confidence != "largest":
+        if config.first_spacing or config.edge_cells or config.smooth_radii or config.confidence != "largest":
             raise InputError(
-                "first_spacing, edge_cells and confidence are of the binary search, not of the dense one"
+                "first_spacing, edge_cells, smooth_radii and confidence are of the binary search, "
+                "not of the dense one"
             )
         if min(self.counts) < 2 or not all(0 < w <= 1 for w in self.windows) or self.windows[0] != 1:
             raise InputError(
@@ -172,6 +189,9 @@ class DenseSearch:
         if state.stage == 0:
             raise InputError("no stage has been searched yet, so there is no depth")
         return self.grid.to_depth(state.position, state.depth_range)
+
+    def smooth_depth(self, state: DenseState) -> Tensor:
+        raise InputError("the dense search does not smooth: read out its expectation")
 
     def expected_depth(self, state: DenseState, probabilities: Tensor) -> Tensor:
         return self.grid.to_depth(self._expected_position(state, probabilities), state.depth_range)

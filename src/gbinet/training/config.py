@@ -43,6 +43,8 @@ class TrainConfig:
     first_spacing: float = 0.0  # > 0: the finished network takes more bins in stage 1 where views need it
     inverse_depth: bool = False  # bins equal in 1/depth
     edge_cells: int = 0  # > 0: no mixing over depth edges between scales; see model/config.py
+    smooth_radii: tuple[int, ...] = ()  # per scale: answers are averaged so far around; see model/config.py
+    smooth_cells: tuple[int, ...] = ()  # per scale: ... with those less than so many cells away
     stages: int = 8  # stages trained; the default of the finished network too
     confidence: Confidence = "largest"  # of the finished network; nearby (over all stages) sorts better
     init: Path | None = None  # weights to start from (ours or a published .ckpt); nothing else is taken over
@@ -50,6 +52,7 @@ class TrainConfig:
     # ---- loss
     stage_weights: tuple[float, ...] = ()  # weight of each stage's loss; the last counts on, none = all 1
     readout_weight: float = 0.0  # weight of the loss of the continuous depth at the last stage; 0 = off
+    recover: bool = False  # pixels whose true depth was in no bin count again when it is in one; else never
     grow_stages: bool = False  # 2 stages in the first epoch, one more in each later one, as published
 
     # ---- update
@@ -108,10 +111,11 @@ class TrainConfig:
         """Configuration of the network that is trained."""
         preset = MODELS[self.model].to_dict()
         names = ("first_bins", "first_spacing", "inverse_depth", "edge_cells", "stages")
-        own = {name: getattr(self, name) for name in names}
+        own = {name: getattr(self, name) for name in (*names, "smooth_radii", "smooth_cells")}
         if self.confidence == "nearby":  # a product: each stage more makes it surer
             own |= {"confidence": "nearby", "confidence_stages": self.stages}
-        readout = "expectation" if self.readout_weight > 0 else preset["readout"]
+        continuous = "smooth" if self.smooth_radii else "expectation"
+        readout = continuous if self.readout_weight > 0 else preset["readout"]
         return GBiNetConfig.from_dict({**preset, **own, "readout": readout})
 
     def stage_weight(self, stage: int) -> float:

@@ -34,12 +34,18 @@ def stage_loss(
     mask: Tensor,  # [B, h0, w0] bool: valid so far, at the scale of the stage before (or this one)
     processes: Processes,
     readout_weight: float = 0.0,
+    recover: bool = False,
 ) -> StageLoss:
-    """Cross-entropy, mean over valid pixels: true depth known, inside a bin now and at all stages before."""
+    """Cross-entropy, mean over valid pixels: true depth known, inside a bin now and at all stages before.
+
+    recover: inside a bin now is enough. Smoothing brings pixels back that a stage had lost.
+    """
     assert isinstance(stage.state, SearchState)
     known = depth > 0
     index, inside = search.label(stage.state, depth)  # [B, h, w]
-    valid = carried(mask, depth.shape[-2:]) & known & inside
+    valid = known & inside
+    if not recover:
+        valid = valid & carried(mask, depth.shape[-2:])
     logits = stage.logits.float()  # [B, D, h, w]
     entropy = F.cross_entropy(logits, index, reduction="none") * valid  # [B, h, w]
     distance = (logits.detach().argmax(1) - index).abs()

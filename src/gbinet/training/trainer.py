@@ -345,8 +345,8 @@ def _check_size(batch: Batch) -> None:
 
 
 def _line(result: Validation) -> str:
-    within = " / ".join(f"{100 * share:.1f}" for share in result.expectation.within.values())
-    return f"score {result.score:.4f}, within {within} %, median {result.expectation.median:.3f}"
+    within = " / ".join(f"{100 * share:.1f}" for share in result.continuous.within.values())
+    return f"score {result.score:.4f}, within {within} %, median {result.continuous.median:.3f}"
 
 
 @contextmanager

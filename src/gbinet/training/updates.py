@@ -119,7 +119,7 @@ def _stage(
     if model.strategy.regresses:
         return stage, regression_loss(model.strategy, stage, depth, step.processes)
     readout = step.config.readout_weight if last else 0.0
-    return stage, stage_loss(stage, depth, mask, step.processes, readout)
+    return stage, stage_loss(stage, depth, mask, step.processes, readout, step.config.recover)
 
 
 def _weighted(step: Step, stage: Stage, loss: StageLoss) -> Tensor:

@@ -32,6 +32,7 @@ class Validation:
 
     centres: dict[int, DepthErrors]  # stage -> errors of the centres of the chosen bins, shown at full size
     expectations: dict[int, DepthErrors]  # stage -> errors of the continuous read-out, shown at full size
+    smooth: dict[int, DepthErrors]  # stage -> the same, smoothed; none where the network does not smooth
     valid_share: dict[int, float]  # stage -> share of pixels whose true depth lies in a bin, now and before
     all_pixels: DepthErrors  # of the last stage's continuous depth, edges too
     confidence: ConfidenceErrors  # of the last stage's continuous depth
@@ -42,14 +43,15 @@ class Validation:
         return self.centres[max(self.centres)]
 
     @property
-    def expectation(self) -> DepthErrors:
-        """Of the last stage."""
-        return self.expectations[max(self.expectations)]
+    def continuous(self) -> DepthErrors:
+        """Of the last stage: smoothed if the network does that."""
+        best = self.smooth or self.expectations
+        return best[max(best)]
 
     @property
     def score(self) -> float:
         """To choose weights by: the mean over all thresholds of the share within; larger is better."""
-        within = self.expectation.within
+        within = self.continuous.within
         return sum(within.values()) / max(len(within), 1)
 
     def to_dict(self) -> dict[str, object]:
@@ -58,6 +60,7 @@ class Validation:
             "score": self.score,
             "centres": {k: v.to_dict() for k, v in self.centres.items()},
             "expectations": {k: v.to_dict() for k, v in self.expectations.items()},
+            "smooth": {k: v.to_dict() for k, v in self.smooth.items()},
             "valid_share": self.valid_share,
             "all_pixels": self.all_pixels.to_dict(),
             "confidence": vars(self.confidence),
@@ -74,6 +77,7 @@ class Prediction:
     counted: Tensor  # [H, W] bool: the truth is known and inside the range, so that it can be found
     centres: dict[int, Tensor]  # stage -> [H, W]
     expectations: dict[int, Tensor]  # stage -> [H, W]
+    smooth: dict[int, Tensor]  # stage -> [H, W], where the network smooths
     valid: dict[int, Tensor]  # stage -> [H, W] bool
     confidence: Tensor  # [H, W]
     confidences: dict[int, Tensor] = field(default_factory=dict)  # stage -> [H, W], if asked for
@@ -104,7 +108,7 @@ def predict(
     model.train(was_training)
     height, width = batch.depth.shape[-2:]
     truth = torch.where(batch.mask, batch.depth, 0.0)
-    centres, expectations, valid = {}, {}, {}
+    centres, expectations, smooth, valid = {}, {}, {}, {}
     near, far = batch.depth_range[0]
     counted = (truth >= near) & (truth <= far)  # [1, H, W]
     mask, strategy = counted, model.strategy
@@ -114,6 +118,8 @@ def predict(
         shown = partial(_full_size, height=height, width=width, mode=strategy.enlarging)
         centres[number] = shown(strategy.depth(stage.next_state))[0]
         expectations[number] = shown(strategy.expected_depth(stage.state, stage.probabilities))[0]
+        if model.config.smoothing_of(number):
+            smooth[number] = shown(strategy.smooth_depth(stage.next_state))[0]
     confidences: dict[int, Tensor] = {}
     if keep_confidences:
         joint = model.config.joint_confidence
@@ -122,7 +128,7 @@ def predict(
             so_far = joined(_full_size(model.confidence(stage)[:, 0], height, width), so_far, joint)
             confidences[number] = so_far[0] if joint else so_far[0] / number
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
-    found = (centres, expectations, valid, result.confidence[0], confidences)
+    found = (centres, expectations, smooth, valid, result.confidence[0], confidences)
     return Prediction(image, truth[0], limits, counted[0], *found)
 
 
@@ -137,18 +143,24 @@ def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THR
     stages = list(predictions[0].centres)
     truth = together([p.truth for p in predictions])  # [N]
     counted = together([p.counted for p in predictions])
-    smooth = together([away_from_edges(p.truth) & p.counted for p in predictions])
+    no_edges = together([away_from_edges(p.truth) & p.counted for p in predictions])
     confidence = together([p.confidence for p in predictions])
     centres = {k: together([p.centres[k] for p in predictions]) for k in stages}
     expectations = {k: together([p.expectations[k] for p in predictions]) for k in stages}
-    last = expectations[stages[-1]]
+    smooth = {k: together([p.smooth[k] for p in predictions]) for k in predictions[0].smooth}
+    last = smooth.get(stages[-1], expectations[stages[-1]])
     pixels = max(int(counted.sum()), 1)
+
+    def errors(maps: dict[int, Tensor]) -> dict[int, DepthErrors]:
+        return {k: depth_errors(d, truth, no_edges, thresholds) for k, d in maps.items()}
+
     return Validation(
-        centres={k: depth_errors(d, truth, smooth, thresholds) for k, d in centres.items()},
-        expectations={k: depth_errors(d, truth, smooth, thresholds) for k, d in expectations.items()},
+        centres=errors(centres),
+        expectations=errors(expectations),
+        smooth=errors(smooth),
         valid_share={k: sum(int(p.valid[k].sum()) for p in predictions) / pixels for k in stages},
         all_pixels=depth_errors(last, truth, counted, thresholds),
-        confidence=confidence_errors(last, confidence, truth, smooth, thresholds=thresholds),
+        confidence=confidence_errors(last, confidence, truth, no_edges, thresholds=thresholds),
     )
 
 
@@ -188,7 +200,8 @@ def table(result: Validation, first_stage: int = 1) -> str:
     for stage in result.centres:
         if stage < first_stage:
             continue
-        for name, errors in (("centre", result.centres[stage]), ("expectation", result.expectations[stage])):
+        readouts = {"centre": result.centres, "expectation": result.expectations, "smooth": result.smooth}
+        for name, errors in ((name, of[stage]) for name, of in readouts.items() if stage in of):
             shares = " ".join(f"{100 * errors.within[t]:6.1f}" for t in thresholds)
             valid = f"{100 * result.valid_share[stage]:6.1f}"
             lines.append(f"{stage:>5}  {name:<12} {shares}  {errors.median:6.3f}  {valid}")
