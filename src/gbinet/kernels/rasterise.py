@@ -1,7 +1,8 @@
-"""Fast twin of gbinet.render.rasterise for CUDA: the same keys from two Triton kernels.
+"""Fast twin of gbinet.render.rasterise for CUDA: the same keys from three Triton kernels.
 
-The first kernel looks at every triangle of every view, fills the small ones and puts the tiles of the big
-ones into a queue; the second works the queue off. The host waits for neither.
+The first looks at every triangle of every view, a lane each, and lists those that may cover a pixel (few do:
+most lie outside the image or between pixels). The second takes the listed ones, a warp each, fills the small
+ones and puts the tiles of the big ones into a queue; the third works the queue off. The host waits for none.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from gbinet.camera import Camera, pixel_centres
 from gbinet.render.rasterise import EMPTY, NEAR, TILE, ray_terms
 
 QUEUE_PER_VIEW = 1 << 16  # tiles; what does not fit is filled at once, slowly but rightly
+SCANNERS = 8192  # programs that take the listed triangles
 WORKERS = 2048  # programs that work the queue off
 
 _SIZES = ["count", "width", "height", "capacity"]  # they change with every scene: compile once for all
@@ -32,13 +34,19 @@ def visible_keys(vertices: Tensor, faces: Tensor, cameras: Camera) -> Tensor:
     table = torch.cat([pose, ray_terms(cameras), lens], dim=1).contiguous()  # [V, 19]
     capacity = QUEUE_PER_VIEW * views
     queue = torch.full((capacity,), -1, dtype=torch.int64, device=device)
-    counter = torch.zeros(1, dtype=torch.int32, device=device)
+    listed = torch.empty(len(faces) * views, dtype=torch.int64, device=device)
+    counters = torch.zeros(2, dtype=torch.int32, device=device)  # of the queue, of the list
     faces, vertices = faces.to(torch.int32).contiguous(), vertices.float().contiguous()
-    shared = (vertices, faces, table, keys, queue, counter, len(faces), width, height, capacity)
+    scene = (vertices, faces, table, len(faces), width, height)
+    shared = (*scene[:3], keys, queue, counters, *scene[3:], capacity)
     first = float(pixel_centres(1, 1)[0, 0, 0])
     # no fused multiply-add: the edge values of neighbours must stay exact negatives of each other
-    _scan[(len(faces), views)](*shared, first, NEAR, TILE=TILE, BLOCK=64, num_warps=1, enable_fp_fusion=False)
-    _work[(WORKERS,)](*shared, first, NEAR, TILE=TILE, num_warps=4, enable_fp_fusion=False)
+    exact = {"enable_fp_fusion": False}
+    grid = (triton.cdiv(len(faces), 128), views)
+    _cull[grid](*scene, listed, counters, first, NEAR, BLOCK=128, num_warps=4, **exact)
+    scanners = (min(SCANNERS, len(listed)),)
+    _scan[scanners](*shared, listed, first, NEAR, TILE=TILE, BLOCK=64, num_warps=1, **exact)
+    _work[(WORKERS,)](*shared, first, NEAR, TILE=TILE, num_warps=4, **exact)
     return keys
 
 
@@ -113,11 +121,44 @@ def _fill(x, y, mask, ax, ay, az, bx, by, bz, cx, cy, cz, row, keys, view, face,
 
 
 @triton.jit(do_not_specialize=_SIZES)
+def _cull(
+    vertices, faces, table, count, width, height, listed, counters, first, near, BLOCK: tl.constexpr
+):  # fmt: skip
+    """List the triangles that may cover a pixel, as view * count + face."""
+    number, view = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1)
+    face = tl.minimum(number, count - 1)
+    row = table + view * 19
+    ax, ay, az = _corner(vertices, faces, table, view, face, 0)
+    bx, by, bz = _corner(vertices, faces, table, view, face, 1)
+    cx, cy, cz = _corner(vertices, faces, table, view, face, 2)
+    x0, y0, x1, y1 = _box(ax, ay, az, bx, by, bz, cx, cy, cz, row, width, height, first, near)
+    seen = ((number < count) & (x1 > x0) & (y1 > y0)).to(tl.int32)
+    rank = tl.cumsum(seen, 0)
+    base = tl.atomic_add(counters + 1, tl.sum(seen, 0), sem="relaxed")
+    entry = view.to(tl.int64) * count + face
+    tl.store(listed + base + rank - 1, entry, mask=seen != 0)
+
+
+@triton.jit(do_not_specialize=_SIZES)
 def _scan(
-    vertices, faces, table, keys, queue, counter, count, width, height, capacity, first, near,
+    vertices, faces, table, keys, queue, counters, count, width, height, capacity, listed, first, near,
     TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    face, view = tl.program_id(0), tl.program_id(1)
+    for number in range(tl.program_id(0), tl.load(counters + 1), tl.num_programs(0)):
+        owner = tl.load(listed + number)
+        view, face = (owner // count).to(tl.int32), (owner % count).to(tl.int32)
+        _triangle(
+            vertices, faces, table, keys, queue, counters, count, width, height, capacity, view, face,
+            first, near, TILE, BLOCK,
+        )  # fmt: skip
+
+
+@triton.jit
+def _triangle(
+    vertices, faces, table, keys, queue, counters, count, width, height, capacity, view, face, first, near,
+    TILE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Fill a small triangle; queue the tiles of a big one."""
     row = table + view * 19
     ax, ay, az = _corner(vertices, faces, table, view, face, 0)
     bx, by, bz = _corner(vertices, faces, table, view, face, 1)
@@ -129,7 +170,7 @@ def _scan(
         left, top = x0 // TILE, y0 // TILE
         across = (x1 + TILE - 1) // TILE - left
         tiles = across * ((y1 + TILE - 1) // TILE - top)
-        base = tl.atomic_add(counter, tiles, sem="relaxed")
+        base = tl.atomic_add(counters, tiles, sem="relaxed")
         if base + tiles <= capacity:
             area = area * 0  # left to the workers
             entry = (view.to(tl.int64) * count + face) << 24
@@ -147,11 +188,11 @@ def _scan(
 
 @triton.jit(do_not_specialize=_SIZES)
 def _work(
-    vertices, faces, table, keys, queue, counter, count, width, height, capacity, first, near,
+    vertices, faces, table, keys, queue, counters, count, width, height, capacity, first, near,
     TILE: tl.constexpr,
 ):  # fmt: skip
     lanes = tl.arange(0, TILE * TILE)
-    entries = tl.minimum(tl.load(counter), capacity)
+    entries = tl.minimum(tl.load(counters), capacity)
     for number in range(tl.program_id(0), entries, tl.num_programs(0)):
         entry = tl.load(queue + number)
         if entry >= 0:
