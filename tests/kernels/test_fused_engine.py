@@ -1,5 +1,7 @@
 """The whole engine on its kernels finds the depth that the plain network finds."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,10 +12,21 @@ from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet, SearchResult
 from gbinet.model.search import SearchState
 
+PLAIN = GBiNetConfig(first_bins=8, stages=2, scale_of_stage=(0, 3), readout="expectation")
+REFINED = replace(
+    PLAIN,
+    bins=6,
+    edge_cells=6,
+    smooth_radii=(1, 1, 1, 2),
+    smooth_cells=(6, 6, 6, 24),
+    refiner=True,
+    readout="refined",
+    confidence="nearby",
+)
 
-def network() -> GBiNet:
+
+def network(config: GBiNetConfig = PLAIN) -> GBiNet:
     torch.manual_seed(1)
-    config = GBiNetConfig(first_bins=8, stages=2, scale_of_stage=(0, 3), readout="expectation")
     model = GBiNet(config).eval()
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d):
@@ -40,8 +53,11 @@ def agree(found: SearchResult, expected: SearchResult, share: float) -> None:
     assert ((found.confidence - expected.confidence).abs() < 1e-3).float().mean() > share
 
 
-def test_same_depth_and_confidence(monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device) -> None:
-    model = network().to(kernel_device)
+@pytest.mark.parametrize("config", [PLAIN, REFINED], ids=["plain", "refined"])
+def test_same_depth_and_confidence(
+    config: GBiNetConfig, monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device
+) -> None:
+    model = network(config).to(kernel_device)
     inputs = views(2, 7, 13, kernel_device)  # no multiples of 8: padded
     monkeypatch.setenv("GBINET_KERNELS", "plain")
     with torch.inference_mode():

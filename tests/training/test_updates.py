@@ -1,8 +1,9 @@
-"""The three update modes agree where they must, and geometry keeps its precision."""
+"""The update modes agree where they must, and geometry keeps its precision."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,10 @@ from gbinet.model import search
 from gbinet.model.gbinet import GBiNet
 from gbinet.model.warp import source_positions, sources_from_reference
 from gbinet.training.config import TrainConfig
+from gbinet.training.distributed import Processes
+from gbinet.training.graph import eager_step
+from gbinet.training.optimise import Optimiser
+from gbinet.training.trainer import initial_weights
 from gbinet.training.updates import Step, update
 
 
@@ -137,3 +142,64 @@ def test_mixed_precision_is_close_to_float32(tiny: TrainConfig):
     names = [k for k in plain if k.startswith("regularisers")]
     a, b = (torch.cat([g[k].flatten() for k in names]) for g in (plain, mixed))
     assert torch.nn.functional.cosine_similarity(a, b, dim=0) > 0.95
+
+
+def refining(tiny: TrainConfig) -> TrainConfig:
+    return replace(
+        tiny,
+        update="refiner",
+        stages=8,
+        smooth_radii=(1, 1, 1, 2),
+        smooth_cells=(6, 6, 6, 24),
+        readout_weight=0.0,
+    )
+
+
+def test_only_the_refiner_learns_and_learns(planes: PlaneSource, tiny: TrainConfig) -> None:
+    config = refining(tiny)
+    torch.manual_seed(0)
+    model = initial_weights(config).train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    trained = [p for p in model.parameters() if p.requires_grad]
+    adam = torch.optim.Adam(trained, 3e-3)
+    batch = planes.batch(0, 2)
+    errors = []
+
+    def optimise() -> None:
+        assert all(p.grad is not None for p in trained)
+        adam.step()
+        adam.zero_grad()
+
+    for _ in range(12):
+        measures = update("refiner", model, batch, Step(config, config.stages), optimise)
+        error, pixels = measures[-1, -2:].tolist()
+        errors.append(error / pixels)
+    assert errors[-1] < 0.97 * errors[0]
+    assert model.training
+    changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
+    assert changed and all(k.startswith("refiner.") for k in changed)
+
+
+def test_a_run_may_start_from_weights_with_or_without_a_refiner(tiny: TrainConfig, tmp_path: Path) -> None:
+    config = refining(tiny)
+    plain = initial_weights(replace(config, update="shared-encoder"))
+    with_refiner = initial_weights(replace(config, init=plain.save(tmp_path / "plain.safetensors")))
+    assert with_refiner.refiner is not None
+    torch.nn.init.normal_(with_refiner.refiner.output.weight)
+    saved = with_refiner.save(tmp_path / "refiner.safetensors")
+    again = initial_weights(replace(config, init=saved))
+    dropped = initial_weights(replace(config, update="shared-encoder", init=saved))
+    assert all(torch.equal(v, again.state_dict()[k]) for k, v in with_refiner.state_dict().items())
+    assert dropped.refiner is None
+    assert all(torch.equal(v, plain.state_dict()[k]) for k, v in dropped.state_dict().items())
+
+
+def test_averaged_weights_follow_the_refiner_alone(planes: PlaneSource, tiny: TrainConfig) -> None:
+    config = replace(refining(tiny), ema=0.5)
+    model = initial_weights(config).train()
+    optimiser = Optimiser(model, config, Processes())
+    optimiser.schedule(1e-2, 100)
+    eager_step(model, optimiser, planes.batch(0, 2), Step(config, config.stages))
+    assert optimiser.averaged is not None
+    for (name, own), averaged in zip(model.named_parameters(), optimiser.averaged.parameters(), strict=True):
+        assert torch.equal(own, averaged) != name.startswith("refiner.output"), name

@@ -47,6 +47,7 @@ class Engine(GBiNet):
         self.encoder = FusedPyramid(folded.encoder)  # type: ignore[assignment]  # the same call
         self.regularisers = nn.ModuleList(_fuse(r) for r in folded.regularisers)
         self.view_weights = folded.view_weights
+        self.refiner = folded.refiner
         self.packed_view_weights = [_pack(v, device, dtype) for v in folded.view_weights]
         self.graphs = Graphs(graphs)
         self._transforms: Tensor | None = None  # while a search runs, [B, V - 1, 12]: see _transforms_of
@@ -116,6 +117,13 @@ class Engine(GBiNet):
         from gbinet.kernels.choose import expected_depth
 
         return expected_depth(stage.state, stage.logits)
+
+    def expected_place(self, stage: Stage) -> Tensor:
+        if not isinstance(stage.state, SearchState) or not kernels.usable(stage.logits):
+            return super().expected_place(stage)
+        from gbinet.kernels.choose import expected_place
+
+        return expected_place(stage.state, stage.logits)[0]
 
     def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> Tensor:
         reference, *sources = views_of(maps)

@@ -33,10 +33,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None]  # done, total, what
 
-# Working memory per pixel in float32: 600 were measured on a CPU; 280 with the fused kernels, which hold
-# fewer volumes at once (docs/performance.md). Half of it in half precision.
-_SEARCH_BYTES = 700
-_FUSED_SEARCH_BYTES = 320
+# Working memory per pixel and bin in float32. With 4 bins 600 were measured on a CPU, and 280 with the fused
+# kernels, which hold fewer volumes at once (6 bins: 440; docs/performance.md). Half of it in half precision.
+_SEARCH_BYTES = 700 / 4
+_FUSED_SEARCH_BYTES = 320 / 4
 _FEATURE_BYTES = 4 * (8 + 16 / 4 + 32 / 16 + 64 / 64)
 
 GRAPHS = 8  # kinds of depth maps that are recorded as CUDA graphs
@@ -303,7 +303,7 @@ class _Worker:
         features = pixels * _FEATURE_BYTES * half * self.config.views
         room = self.config.max_memory * 2**30 - features
         fused = kernels.usable(torch.empty(0, device=self.device))
-        per_pixel = (_FUSED_SEARCH_BYTES if fused else _SEARCH_BYTES) * half
+        per_pixel = (_FUSED_SEARCH_BYTES if fused else _SEARCH_BYTES) * self.model.config.bins * half
         if room > pixels * per_pixel:
             return None
         side = (max(room, 0) / per_pixel) ** 0.5

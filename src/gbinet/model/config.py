@@ -12,7 +12,7 @@ from gbinet.model.smoothing import MOST_RADIUS
 from gbinet.model.strategies import STRATEGIES, strategy_of
 
 Encoder = Literal["deformable", "plain"]
-Readout = Literal["centre", "expectation", "smooth"]
+Readout = Literal["centre", "expectation", "smooth", "refined"]
 Confidence = Literal["largest", "nearby"]
 
 
@@ -33,6 +33,7 @@ class GBiNetConfig:
     # far as they are less than so many cells away from the pixel's own: see smoothing.py.
     smooth_radii: tuple[int, ...] = ()
     smooth_cells: tuple[int, ...] = ()
+    refiner: bool = False  # a small network that corrects the smoothed depth of the last stage: refiner.py
     stages: int = 8  # stages searched by default
     scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = 1/8 .. 3 = full; later stages: the last
     encoder: Encoder = "deformable"  # output convolutions of the encoder
@@ -43,8 +44,8 @@ class GBiNetConfig:
     # "largest": mean of the largest probabilities, as in the paper. "nearby": product of the probabilities of
     # the chosen bin with its neighbours, the chance that no stage was more than a bin off.
     confidence: Confidence = "largest"
-    # Depth of the last stage: centre of the bin, expectation around it, or that expectation smoothed
-    # (at scales without smoothing: the expectation).
+    # Depth of the last stage: centre of the bin, expectation around it, that expectation smoothed (at scales
+    # without smoothing: the expectation), or that corrected by the refiner (at full size; else: smoothed).
     readout: Readout = "centre"
 
     def __post_init__(self) -> None:
@@ -125,6 +126,10 @@ def _check_smoothing(config: GBiNetConfig) -> None:
         )
     if config.readout == "smooth" and not any(radii):
         raise InputError("the read-out 'smooth' needs smooth_radii")
+    if config.refiner and not (radii and radii[-1]):
+        raise InputError("a refiner needs smooth_radii at full size")
+    if config.readout == "refined" and not config.refiner:
+        raise InputError("the read-out 'refined' needs a network with a refiner")
 
 
 PRESETS: dict[str, GBiNetConfig] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -18,7 +18,9 @@ from gbinet.errors import InputError
 from gbinet.model.config import PRESETS, GBiNetConfig, Readout
 from gbinet.model.cost_volume import Maps, ViewWeight, cost_volume, views_of
 from gbinet.model.encoder import SCALES, FeaturePyramid
+from gbinet.model.refiner import Refiner, candidates
 from gbinet.model.regulariser import Regulariser
+from gbinet.model.search import SearchState, expected_place, settled_depth
 from gbinet.model.strategies import State, Strategy, strategy_of
 from gbinet.model.warp import travel
 from gbinet.scene import DepthRange
@@ -64,6 +66,7 @@ class GBiNet(nn.Module):
         self.regularisers = nn.ModuleList(
             Regulariser(g, self.config.regulariser_width) for g in self.config.groups
         )
+        self.refiner = Refiner(self.encoder.channels[-1]) if self.config.refiner else None
 
     @staticmethod
     def from_pretrained(weights: str | Path | None = None) -> GBiNet:
@@ -147,11 +150,33 @@ class GBiNet(nn.Module):
         """Continuous depth after a stage, [B, h, w]."""
         return self.strategy.expected_depth(stage.state, stage.probabilities)
 
-    def _read_out(self, stage: Stage, readout: Readout) -> Tensor:
-        """Depth after a stage, [B, h, w]."""
+    def expected_place(self, stage: Stage) -> Tensor:
+        """Continuous answer of a stage of the binary search, in cells, [B, h, w]."""
+        assert isinstance(stage.state, SearchState)
+        return expected_place(stage.state, stage.probabilities)
+
+    def refined(self, stage: Stage, reference: Tensor, confidence: Tensor) -> SearchState:
+        """The state after a stage at full size, its places corrected by the refiner.
+
+        reference [B, C, h, w]: the reference's features; confidence [B, 1, h, w]: of all stages.
+        """
+        after, smoothing = stage.next_state, self.config.smoothing_of(stage.next_state.stage)
+        assert isinstance(after, SearchState) and after.place is not None
+        assert smoothing is not None and self.refiner is not None  # the configuration saw to it
+        places = candidates(self.expected_place(stage), after.place, *smoothing)
+        sure = torch.cat([self.confidence(stage), confidence], dim=1)
+        return replace(after, place=self.refiner(places, sure, reference))
+
+    def _read_out(
+        self, stage: Stage, readout: Readout, features: Sequence[Maps], confidence: Tensor
+    ) -> Tensor:
+        """Depth after a stage, [B, h, w]. confidence [B, 1, H, W] of all stages."""
         if readout == "centre":
             return self.strategy.depth(stage.next_state)
-        if readout == "smooth" and self.config.smoothing_of(stage.next_state.stage):
+        number = stage.next_state.stage
+        if readout == "refined" and self.refiner is not None and SCALES[self.config.scale_index(number)] == 1:
+            return settled_depth(self.refined(stage, views_of(features[-1])[0], confidence))
+        if readout in ("smooth", "refined") and self.config.smoothing_of(number):
             return self.strategy.smooth_depth(stage.next_state)
         return self.expected_depth(stage)
 
@@ -204,12 +229,12 @@ class GBiNet(nn.Module):
                 kept.append(stage)
             state = stage.next_state
         assert stage is not None  # there was one stage or more
-        depth = self._read_out(stage, readout)
+        if before is None:
+            before = depth_range.new_full((1, 1, *full), float(joint))
+        total = joined(before, confidence, joint)
+        depth = self._read_out(stage, readout, features, total)
         if depth.shape[-2:] != full:  # no stage at the finest scale: show the coarse result at full size
             depth = F.interpolate(depth[:, None], size=full, mode=self.strategy.enlarging)[:, 0]
-        if before is None:
-            before = depth.new_full((1, 1, *full), float(joint))
-        total = joined(before, confidence, joint)
         size = (..., slice(cameras.height), slice(cameras.width))
         return SearchResult(depth[size].contiguous(), total[:, 0][size].contiguous(), tuple(kept), state)
 

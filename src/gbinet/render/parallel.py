@@ -21,9 +21,15 @@ def in_parallel(work: Callable[[T], R], pieces: Iterable[T], device: torch.devic
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1:
         return [work(piece) for piece in pieces]
+    inference = torch.is_inference_mode_enabled()  # a mode of this thread, which others do not have
+
+    def alike(piece: T) -> R:
+        with torch.inference_mode(inference):
+            return work(piece)
+
     torch.set_num_threads(1)  # threads that start now begin with it
     try:
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(work, pieces))
+            return list(pool.map(alike, pieces))
     finally:
         torch.set_num_threads(threads)

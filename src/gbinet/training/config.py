@@ -13,7 +13,7 @@ from gbinet.model.config import PRESETS as MODELS
 from gbinet.model.config import Confidence, GBiNetConfig
 from gbinet.model.strategies import strategy_of
 
-UpdateMode = Literal["per-stage", "accumulate", "shared-encoder"]
+UpdateMode = Literal["per-stage", "accumulate", "shared-encoder", "refiner"]
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,8 @@ class TrainConfig:
         own = {name: getattr(self, name) for name in (*names, "smooth_radii", "smooth_cells")}
         if self.confidence == "nearby":  # a product: each stage more makes it surer
             own |= {"confidence": "nearby", "confidence_stages": self.stages}
+        if self.update == "refiner":
+            return GBiNetConfig.from_dict({**preset, **own, "refiner": True, "readout": "refined"})
         continuous = "smooth" if self.smooth_radii else "expectation"
         readout = continuous if self.readout_weight > 0 else preset["readout"]
         return GBiNetConfig.from_dict({**preset, **own, "readout": readout})

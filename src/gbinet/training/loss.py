@@ -73,6 +73,22 @@ def readout_error(stage: Stage, depth: Tensor) -> Tensor:
     return F.smooth_l1_loss(difference * bins, torch.zeros_like(difference), reduction="none", beta=0.25)
 
 
+def refinement_loss(state: SearchState, depth: Tensor, processes: Processes) -> tuple[Tensor, Tensor]:
+    """Of refined places: mean of log(1 + 2 |error|), in cells, over the pixels whose depth [B, h, w] is known
+    and in the range; and its sum and the pixels' number, [2]. The logarithm: a search that went astray cannot
+    be mended here and must not drown the others.
+    """
+    assert state.place is not None
+    near, far = state.depth_range[:, :, None, None].unbind(1)  # [B, 1, 1] each
+    valid = (depth > near) & (depth < far)
+    position = state.grid.to_position(depth.clamp(min=near, max=far), state.depth_range)
+    error = (state.place - position * state.grid.cells(state.stage)).abs()
+    loss = torch.where(valid, torch.log1p(2 * error), 0.0)
+    count = valid.sum().float()
+    total = processes.sum(count[None]).clamp(min=1)[0]
+    return loss.sum() / total, torch.stack([loss.detach().sum(), count])
+
+
 RANGE = 510.0  # regression is trained as published for DTU: in a unit in which the range is so many wide
 
 

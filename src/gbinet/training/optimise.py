@@ -57,7 +57,8 @@ class Optimiser:
         )
         self.statistics = flatten_statistics(model)  # [N]: all running means and variances
         if self.averaged is not None:
-            self._averaged_parameters: list[Tensor] = list(self.averaged.parameters())
+            pairs = zip(self.averaged.parameters(), model.parameters(), strict=True)
+            self._averaged_parameters: list[Tensor] = [a for a, own in pairs if own.requires_grad]
             self._averaged_statistics = flatten_statistics(self.averaged)
         self._before = self.statistics.clone()
         self._renewal = torch.zeros((), device=device)  # share of the new weights in the averaged ones

@@ -64,8 +64,8 @@ class Tracker:
         if self._writer is None:
             return
         self._writer.add_scalar("validation/score", result.score, step)
-        self._writer.add_scalar("validation/median", result.continuous.median, step)
-        for threshold, share in result.continuous.within.items():
+        self._writer.add_scalar("validation/median", result.final.median, step)
+        for threshold, share in result.final.within.items():
             self._writer.add_scalar(f"validation within/{threshold:g}", share, step)
         for number, errors in result.centres.items():
             for threshold, share in errors.within.items():

@@ -89,11 +89,18 @@ def initial_weights(config: TrainConfig) -> GBiNet:
     if config.init is not None:
         loaded = GBiNet.from_pretrained(config.init).state_dict()
         own = model.state_dict()
+        if config.network.refiner:  # weights that have none get a new one
+            loaded = {k: v for k, v in own.items() if k.startswith("refiner.")} | loaded
+        else:  # it belongs to the weights as they were, and is trained again after them
+            loaded = {k: v for k, v in loaded.items() if not k.startswith("refiner.")}
         if any(own[k].shape != v.shape for k, v in loaded.items() if k in own) or set(own) != set(loaded):
             raise WeightsError(
                 f"{config.init} does not fit the network '{config.model}': its tensors are others"
             )
         model.load_state_dict(loaded)
+    if config.update == "refiner":
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith("refiner."))
     return model
 
 
@@ -345,8 +352,8 @@ def _check_size(batch: Batch) -> None:
 
 
 def _line(result: Validation) -> str:
-    within = " / ".join(f"{100 * share:.1f}" for share in result.continuous.within.values())
-    return f"score {result.score:.4f}, within {within} %, median {result.continuous.median:.3f}"
+    within = " / ".join(f"{100 * share:.1f}" for share in result.final.within.values())
+    return f"score {result.score:.4f}, within {within} %, median {result.final.median:.3f}"
 
 
 @contextmanager

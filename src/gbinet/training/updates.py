@@ -1,9 +1,11 @@
-"""Three ways to turn a batch into updates of the weights. All walk the same stages.
+"""Four ways to turn a batch into updates of the weights. All walk the same stages.
 
 per-stage       the paper's: encoder, backward pass and optimiser step for every stage by itself
 accumulate      the losses of all stages together, one backward pass: all stages' graphs are held at once
 shared-encoder  one encoder pass; every stage's loss goes back into the feature maps and its graph is freed at
                 once, then one backward pass through the encoder. Accumulate's gradient, one stage's memory.
+
+refiner         the network stays as it is, and only its refiner learns, from what the last stage says
 
 To save memory, per-stage and shared-encoder may run the encoder twice where this says once: see encoding.py.
 """
@@ -19,12 +21,12 @@ from torch import Tensor
 from gbinet.data.batch import Batch
 from gbinet.data.transforms import depth_pyramid
 from gbinet.model.encoder import SCALES
-from gbinet.model.gbinet import Features, GBiNet, Stage
+from gbinet.model.gbinet import Features, GBiNet, SearchResult, Stage
 from gbinet.model.strategies import State
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
 from gbinet.training.encoding import Encoding, precision
-from gbinet.training.loss import StageLoss, regression_loss, stage_loss
+from gbinet.training.loss import StageLoss, refinement_loss, regression_loss, stage_loss
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,47 @@ def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[
     return torch.stack(measures)
 
 
+def refiner(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
+    was_training = model.training
+    model.eval()  # the network answers as it will in use
+    with torch.no_grad(), precision(step.config, batch):
+        features = model.encode(batch.images)
+        # As configured, whatever the cameras are: looking at them would wait for the device.
+        bins = model.config.grid.first_bins
+        result = model.search(
+            features, batch.cameras, batch.depth_range,
+            stages=step.stages, readout="smooth", keep_stages=True, first_bins=bins,
+        )  # fmt: skip
+    truth = torch.where(batch.mask, batch.depth, 0.0)
+    with precision(step.config, batch):
+        refined = model.refined(result.stages[-1], features[-1][:, 0], result.confidence[:, None])
+    loss, error = refinement_loss(refined, truth, step.processes)
+    loss.backward()  # type: ignore[no-untyped-call]
+    model.train(was_training)
+    with torch.no_grad():
+        measures = _measures(model, step, result, truth, error)
+    optimise()
+    return measures
+
+
+def _measures(model: GBiNet, step: Step, result: SearchResult, truth: Tensor, error: Tensor) -> Tensor:
+    """Of every stage of a finished search, [stages, M]; the last one's read-out is the refiner's."""
+    rows = []
+    mask = torch.ones(len(truth), 1, 1, dtype=torch.bool, device=truth.device)
+    for number, stage in enumerate(result.stages, start=1):
+        (depth,) = depth_pyramid(truth, (SCALES[model.config.scale_index(number)],))
+        loss = stage_loss(stage, depth, mask, step.processes, recover=step.config.recover)
+        mask = loss.valid
+        rows.append(loss.measures)
+    rows[-1] = torch.cat([rows[-1][:-2], error])
+    return torch.stack(rows)
+
+
 MODES: dict[UpdateMode, Update] = {
     "per-stage": per_stage,
     "accumulate": accumulate,
     "shared-encoder": shared_encoder,
+    "refiner": refiner,
 }
 
 

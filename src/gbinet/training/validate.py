@@ -33,9 +33,10 @@ class Validation:
     centres: dict[int, DepthErrors]  # stage -> errors of the centres of the chosen bins, shown at full size
     expectations: dict[int, DepthErrors]  # stage -> errors of the continuous read-out, shown at full size
     smooth: dict[int, DepthErrors]  # stage -> the same, smoothed; none where the network does not smooth
+    final: DepthErrors  # of the depth that the network gives: its own read-out of the last stage
     valid_share: dict[int, float]  # stage -> share of pixels whose true depth lies in a bin, now and before
-    all_pixels: DepthErrors  # of the last stage's continuous depth, edges too
-    confidence: ConfidenceErrors  # of the last stage's continuous depth
+    all_pixels: DepthErrors  # of the depth that the network gives, edges too
+    confidence: ConfidenceErrors  # of the depth that the network gives
 
     @property
     def centre(self) -> DepthErrors:
@@ -43,15 +44,9 @@ class Validation:
         return self.centres[max(self.centres)]
 
     @property
-    def continuous(self) -> DepthErrors:
-        """Of the last stage: smoothed if the network does that."""
-        best = self.smooth or self.expectations
-        return best[max(best)]
-
-    @property
     def score(self) -> float:
         """To choose weights by: the mean over all thresholds of the share within; larger is better."""
-        within = self.continuous.within
+        within = self.final.within
         return sum(within.values()) / max(len(within), 1)
 
     def to_dict(self) -> dict[str, object]:
@@ -61,6 +56,7 @@ class Validation:
             "centres": {k: v.to_dict() for k, v in self.centres.items()},
             "expectations": {k: v.to_dict() for k, v in self.expectations.items()},
             "smooth": {k: v.to_dict() for k, v in self.smooth.items()},
+            "final": self.final.to_dict(),
             "valid_share": self.valid_share,
             "all_pixels": self.all_pixels.to_dict(),
             "confidence": vars(self.confidence),
@@ -79,6 +75,7 @@ class Prediction:
     expectations: dict[int, Tensor]  # stage -> [H, W]
     smooth: dict[int, Tensor]  # stage -> [H, W], where the network smooths
     valid: dict[int, Tensor]  # stage -> [H, W] bool
+    depth: Tensor  # [H, W]: what the network gives
     confidence: Tensor  # [H, W]
     confidences: dict[int, Tensor] = field(default_factory=dict)  # stage -> [H, W], if asked for
 
@@ -128,7 +125,7 @@ def predict(
             so_far = joined(_full_size(model.confidence(stage)[:, 0], height, width), so_far, joint)
             confidences[number] = so_far[0] if joint else so_far[0] / number
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
-    found = (centres, expectations, smooth, valid, result.confidence[0], confidences)
+    found = (centres, expectations, smooth, valid, result.depth[0], result.confidence[0], confidences)
     return Prediction(image, truth[0], limits, counted[0], *found)
 
 
@@ -148,7 +145,7 @@ def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THR
     centres = {k: together([p.centres[k] for p in predictions]) for k in stages}
     expectations = {k: together([p.expectations[k] for p in predictions]) for k in stages}
     smooth = {k: together([p.smooth[k] for p in predictions]) for k in predictions[0].smooth}
-    last = smooth.get(stages[-1], expectations[stages[-1]])
+    final = together([p.depth for p in predictions])
     pixels = max(int(counted.sum()), 1)
 
     def errors(maps: dict[int, Tensor]) -> dict[int, DepthErrors]:
@@ -158,9 +155,10 @@ def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THR
         centres=errors(centres),
         expectations=errors(expectations),
         smooth=errors(smooth),
+        final=depth_errors(final, truth, no_edges, thresholds),
         valid_share={k: sum(int(p.valid[k].sum()) for p in predictions) / pixels for k in stages},
-        all_pixels=depth_errors(last, truth, counted, thresholds),
-        confidence=confidence_errors(last, confidence, truth, no_edges, thresholds=thresholds),
+        all_pixels=depth_errors(final, truth, counted, thresholds),
+        confidence=confidence_errors(final, confidence, truth, no_edges, thresholds=thresholds),
     )
 
 
@@ -205,6 +203,8 @@ def table(result: Validation, first_stage: int = 1) -> str:
             shares = " ".join(f"{100 * errors.within[t]:6.1f}" for t in thresholds)
             valid = f"{100 * result.valid_share[stage]:6.1f}"
             lines.append(f"{stage:>5}  {name:<12} {shares}  {errors.median:6.3f}  {valid}")
+    shares = " ".join(f"{100 * result.final.within[t]:6.1f}" for t in thresholds)
+    lines.append(f"final  as it is      {shares}  {result.final.median:6.3f}")
     shares = " ".join(f"{100 * result.all_pixels.within[t]:6.1f}" for t in thresholds)
     lines.append(f"  all  with edges   {shares}  {result.all_pixels.median:6.3f}")
     shares = " ".join(f"{100 * result.confidence.within[t]:6.1f}" for t in thresholds)
