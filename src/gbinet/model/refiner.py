@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from gbinet.model.layers import add_into
 from gbinet.model.smoothing import smoothed
 
 CANDIDATES = 4
@@ -40,17 +41,32 @@ class Refiner(nn.Module):
         sure: Tensor,  # [B, 2, h, w]: of the last stage, of all stages
         reference: Tensor,  # [B, C, h, w] features
     ) -> Tensor:  # [B, h, w] float32, in cells
-        dtype = self.entry.weight.dtype
-        from_raw = torch.tanh((places[:, 1:] - places[:, :1]) / 4)  # saturates where something is wrong
-        between = torch.tanh(places[:, 2:] - places[:, 1:-1])
-        inputs = [from_raw.to(dtype), between.to(dtype), sure.to(dtype), reference.to(dtype)]
-        seen = torch.cat(inputs, dim=1).contiguous(memory_format=torch.channels_last)
-        hidden = self.entry(seen).relu_()
+        hidden = self.entry(self._inputs(places, sure, reference)).relu_()
         for layer in self.spread:
-            hidden = hidden + layer(hidden).relu_()
+            hidden = add_into(layer(hidden).relu_(), hidden)
         said = self.output(hidden).float()  # [B, 5, h, w]
+        del hidden
         share = said[:, :CANDIDATES].softmax(1)
         # Differences to the first, not places: of thousands of cells float32 keeps few digits.
         mixed = (share * (places - places[:, :1])).sum(1)
         refined: Tensor = places[:, 0] + mixed + said[:, CANDIDATES]
         return refined
+
+    def _inputs(self, places: Tensor, sure: Tensor, reference: Tensor) -> Tensor:
+        """All inputs side by side, [B, I, h, w], channels last; written in place, so that they exist once."""
+        batch, _, height, width = places.shape
+        weight = self.entry.weight
+        size = (batch, weight.shape[1], height, width)
+        inputs = torch.empty(
+            size, dtype=weight.dtype, device=places.device, memory_format=torch.channels_last
+        )
+        at = 0
+        for i in range(1, CANDIDATES):  # saturating: where something is wrong it does not matter how much
+            inputs[:, at] = torch.tanh((places[:, i] - places[:, 0]) / 4)
+            at += 1
+        for i in range(2, CANDIDATES):
+            inputs[:, at] = torch.tanh(places[:, i] - places[:, i - 1])
+            at += 1
+        inputs[:, at : at + 2] = sure
+        inputs[:, at + 2 :] = reference
+        return inputs
