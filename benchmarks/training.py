@@ -148,7 +148,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--stages", type=int, default=8)
     parser.add_argument("--first-bins", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--modes", nargs="+", choices=get_args(UpdateMode), default=get_args(UpdateMode))
+    modes = [mode for mode in get_args(UpdateMode) if mode != "refiner"]  # which trains something else
+    parser.add_argument("--modes", nargs="+", choices=modes, default=modes)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--assets", type=Path, default=None)
     parser.add_argument("--samples-per-scene", type=int, default=8)

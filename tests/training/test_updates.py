@@ -10,6 +10,7 @@ import torch
 from plane_scenes import PlaneSource
 
 from gbinet.data.batch import Batch
+from gbinet.errors import InputError
 from gbinet.model import search
 from gbinet.model.gbinet import GBiNet
 from gbinet.model.warp import source_positions, sources_from_reference
@@ -203,3 +204,10 @@ def test_averaged_weights_follow_the_refiner_alone(planes: PlaneSource, tiny: Tr
     assert optimiser.averaged is not None
     for (name, own), averaged in zip(model.named_parameters(), optimiser.averaged.parameters(), strict=True):
         assert torch.equal(own, averaged) != name.startswith("refiner.output"), name
+
+
+def test_a_refiner_is_trained_at_full_size_only(tiny: TrainConfig) -> None:
+    with pytest.raises(InputError, match="full size"):
+        replace(refining(tiny), stages=6)
+    with pytest.raises(InputError, match="grow"):
+        replace(refining(tiny), grow_stages=True)

@@ -11,6 +11,7 @@ from typing import Literal
 from gbinet.errors import InputError
 from gbinet.model.config import PRESETS as MODELS
 from gbinet.model.config import Confidence, GBiNetConfig
+from gbinet.model.encoder import SCALES
 from gbinet.model.strategies import strategy_of
 
 UpdateMode = Literal["per-stage", "accumulate", "shared-encoder", "refiner"]
@@ -56,7 +57,7 @@ class TrainConfig:
     grow_stages: bool = False  # 2 stages in the first epoch, one more in each later one, as published
 
     # ---- update
-    update: UpdateMode = "shared-encoder"  # see training/updates.py
+    update: UpdateMode = "shared-encoder"  # refiner: that alone, after the rest; see training/updates.py
     encode_twice: bool = True  # not with accumulate: a tenth slower (per-stage a quarter), far less memory
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of the network; geometry and loss stay float32
     cuda_graph: bool = True  # launch a whole step at once where that is possible; the numbers stay the same
@@ -103,6 +104,13 @@ class TrainConfig:
         if not (self.total_steps or self.total_minutes or self.epochs or self.minutes):
             raise InputError("how long shall it train? give minutes, total_minutes, total_steps or epochs")
         self.network  # noqa: B018  # raises on an impossible network
+        if self.update == "refiner" and (
+            self.grow_stages or SCALES[self.network.scale_index(self.stages)] != 1
+        ):
+            raise InputError(
+                "a refiner looks at full size: its stages must end there (7 or more) and not grow "
+                f"(--grow-stages False), got stages = {self.stages}"
+            )
         if strategy_of(self.network).regresses and self.readout_weight > 0:
             raise InputError(f"'{self.model}' is trained by regression throughout: give --readout-weight 0")
 
