@@ -32,7 +32,7 @@ Progress = Callable[[int, int, str], None]  # done, total, what
 class FusionConfig:
     """What makes a depth trustworthy, and what becomes of it."""
 
-    min_confidence: float = 0.2  # photometric filter: drop pixels with less (maps without any: keep all)
+    min_confidence: float = 0.1  # photometric filter: drop pixels with less (maps without any: keep all)
     blank_confidence: float = 0.6  # the same where the photo has no texture (sky, blank walls)
     keep_burnt_out: bool = False  # pixels that are white in all channels show no surface: they are dropped
     max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
