@@ -80,7 +80,7 @@ def main() -> None:
     for name in given.weights:
         model = GBiNet.from_pretrained(name)
         if given.first_bins:
-            model.config = replace(model.config, first_bins=given.first_bins, readout="expectation")
+            model.config = replace(model.config, first_bins=given.first_bins, first_spacing=0.0)
         if given.inverse:
             model.config = replace(model.config, inverse_depth=True)
         for stages in given.stages:

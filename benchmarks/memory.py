@@ -1,6 +1,6 @@
 """Peak memory of a depth map against pixels and against views: both slopes, and a 24-megapixel image.
 
-    python benchmarks/memory.py                                       # GPU; 4000x6000 must fit into 8 GiB
+    python benchmarks/memory.py                                       # GPU; and 4000x6000 within 8 GiB
     python benchmarks/memory.py --device cpu --base 160x128 --large ""
 
 Peaks are those of `gbinet benchmark memory`: on CUDA torch.cuda.max_memory_allocated, weights and input

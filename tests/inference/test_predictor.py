@@ -183,6 +183,9 @@ def test_tiles_give_the_depth_of_the_whole_image(network: GBiNet, options: dict[
     weights = network.state_dict()
     network = GBiNet(replace(network.config, **options)).eval()
     network.load_state_dict(weights, strict=False)  # the refiner stays new
+    if network.refiner is not None:
+        torch.manual_seed(2)
+        torch.nn.init.normal_(network.refiner.output.weight, std=0.05)
     torch.manual_seed(1)
     height, width = 140, 330  # no multiples of anything
     coarse = torch.rand(2, 3, height // 8 + 1, width // 8 + 1)
@@ -199,7 +202,8 @@ def test_tiles_give_the_depth_of_the_whole_image(network: GBiNet, options: dict[
     depth, confidence = tiles.search(network, whole, cameras, bounds, None)
     tiled_depth, tiled_confidence = tiles.search(network, whole, cameras, bounds, 128)
     assert depth.shape == (height, width) and depth.unique().numel() > 10
-    assert torch.isclose(depth, tiled_depth, rtol=1e-5).float().mean() > 0.995
+    close = 1e-4 if network.refiner is not None else 1e-5  # which reads confidence, in the padding too
+    assert torch.isclose(depth, tiled_depth, rtol=close).float().mean() > 0.995
     assert (confidence - tiled_confidence).abs().mean() < 1e-3
     # and it is what the network's own method gives
     stacked = Camera.stack(cameras)

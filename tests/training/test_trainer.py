@@ -20,7 +20,7 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import TrainConfig, preset
 from gbinet.training.distributed import Processes
 from gbinet.training.samples import SourceStream, Stream
-from gbinet.training.trainer import Report, train
+from gbinet.training.trainer import Report, initial_weights, train
 
 
 def stream_of(source: PlaneSource, batch_size: int = 2) -> Stream:
@@ -36,11 +36,15 @@ def log(out: Path, kind: str) -> list[dict[str, object]]:
     return [line for line in lines if line["event"] == kind]
 
 
-@pytest.mark.parametrize("mode", ["per-stage", "shared-encoder"])
+@pytest.mark.parametrize("mode", ["per-stage", "shared-encoder", "refiner"])
 def test_a_stopped_and_resumed_run_equals_an_unbroken_one(
     planes: PlaneSource, tiny: TrainConfig, tmp_path: Path, mode: str
 ):
-    config = replace(tiny, update=mode, readout_weight=0.1, warmup_steps=3)  # type: ignore[arg-type]
+    config = replace(tiny, readout_weight=0.1, warmup_steps=3)
+    if mode == "refiner":
+        smooth = replace(tiny, stages=7, smooth_radii=(1, 1, 1, 2), smooth_cells=(6, 6, 6, 24))
+        config = replace(smooth, init=initial_weights(smooth).save(tmp_path / "network.safetensors"))
+    config = replace(config, update=mode)  # type: ignore[arg-type]
     validation = [planes.batch(500, 1)]
     train(config, tmp_path / "a", stream=stream_of(planes), validation=validation)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from plane_scenes import PlaneSource
 from gbinet.data.batch import Batch
 from gbinet.errors import InputError
 from gbinet.model import search
-from gbinet.model.gbinet import GBiNet
+from gbinet.model.gbinet import GBiNet, Stage
 from gbinet.model.warp import source_positions, sources_from_reference
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 from gbinet.training.graph import eager_step
+from gbinet.training.loss import refinement_loss, stage_loss
 from gbinet.training.optimise import Optimiser
 from gbinet.training.trainer import initial_weights
 from gbinet.training.updates import Step, update
@@ -158,8 +160,7 @@ def refining(tiny: TrainConfig) -> TrainConfig:
 
 def test_only_the_refiner_learns_and_learns(planes: PlaneSource, tiny: TrainConfig) -> None:
     config = refining(tiny)
-    torch.manual_seed(0)
-    model = initial_weights(config).train()
+    model = initial_weights(config, resumed=True).train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     trained = [p for p in model.parameters() if p.requires_grad]
     adam = torch.optim.Adam(trained, 3e-3)
@@ -183,6 +184,8 @@ def test_only_the_refiner_learns_and_learns(planes: PlaneSource, tiny: TrainConf
 
 def test_a_run_may_start_from_weights_with_or_without_a_refiner(tiny: TrainConfig, tmp_path: Path) -> None:
     config = refining(tiny)
+    with pytest.raises(InputError, match="--init"):
+        initial_weights(config)
     plain = initial_weights(replace(config, update="shared-encoder"))
     with_refiner = initial_weights(replace(config, init=plain.save(tmp_path / "plain.safetensors")))
     assert with_refiner.refiner is not None
@@ -197,7 +200,7 @@ def test_a_run_may_start_from_weights_with_or_without_a_refiner(tiny: TrainConfi
 
 def test_averaged_weights_follow_the_refiner_alone(planes: PlaneSource, tiny: TrainConfig) -> None:
     config = replace(refining(tiny), ema=0.5)
-    model = initial_weights(config).train()
+    model = initial_weights(config, resumed=True).train()
     optimiser = Optimiser(model, config, Processes())
     optimiser.schedule(1e-2, 100)
     eager_step(model, optimiser, planes.batch(0, 2), Step(config, config.stages))
@@ -211,3 +214,28 @@ def test_a_refiner_is_trained_at_full_size_only(tiny: TrainConfig) -> None:
         replace(refining(tiny), stages=6)
     with pytest.raises(InputError, match="grow"):
         replace(refining(tiny), grow_stages=True)
+
+
+def test_recovered_pixels_count_again() -> None:
+    """A pixel that was masked counts where its depth lies in a bin, if it may recover."""
+    state = search.start(search.SearchGrid(), torch.tensor([[425.0, 935.0]]), 4, 6)
+    depth = torch.full((1, 4, 6), 600.0)
+    depth[0, 0, 0] = 0  # unknown
+    depth[0, 0, 1] = 2000  # in no bin
+    logits = torch.zeros(1, 4, 4, 6)
+    stage = Stage(state, logits, search.descend(state, logits.argmax(1)))
+    masked = torch.zeros(1, 4, 6, dtype=torch.bool)
+    assert int(stage_loss(stage, depth, masked, Processes()).valid.sum()) == 0
+    assert int(stage_loss(stage, depth, masked, Processes(), recover=True).valid.sum()) == 22
+
+
+def test_refinement_counts_known_depths_in_the_range_in_cells() -> None:
+    grid = search.SearchGrid(inverse=True)
+    ends = torch.tensor([[425.0, 935.0]])
+    depth = torch.tensor([[[500.0, 700.0, 0.0, 2000.0]]])
+    places = grid.to_position(depth.clamp(min=1), ends) * grid.cells(7)
+    state = search.SearchState(grid, ends, 7, places.int(), places + torch.tensor([0.0, 1.5, 9.0, 9.0]))
+    loss, (total, pixels) = refinement_loss(state, depth, Processes())
+    assert float(pixels) == 2
+    assert float(loss) == pytest.approx(math.log(1 + 2 * 1.5) / 2, abs=1e-3)
+    assert float(total) == pytest.approx(2 * float(loss))

@@ -118,3 +118,24 @@ def test_pictures_show_every_stage(prediction: Prediction):
     for picture in shown.values():
         assert picture.shape == (3, 64, 64)
         assert float(picture.min()) >= 0 and float(picture.max()) <= 1
+
+
+@pytest.mark.parametrize("refiner", [False, True])
+def test_a_network_that_smooths_is_measured_by_its_own_depth(refiner: bool) -> None:
+    torch.manual_seed(0)
+    config = GBiNetConfig(
+        stages=7,
+        smooth_radii=(0, 1, 1, 2),
+        smooth_cells=(6, 6, 6, 24),
+        refiner=refiner,
+        readout="refined" if refiner else "smooth",
+    )
+    found = predict(GBiNet(config), PlaneSource().batch(0, 1))
+    assert set(found.smooth) == {3, 4, 5, 6, 7}  # the coarsest scale is not smoothed
+    assert torch.equal(found.depth, found.smooth[7]) != refiner
+    result = measure([found])
+    assert set(result.smooth) == set(found.smooth)
+    assert refiner or result.final == result.smooth[7]
+    lines = table(result, first_stage=7).splitlines()
+    assert [line.split()[1] for line in lines[1:4]] == ["centre", "expectation", "smooth"]
+    assert lines[4].startswith("final")

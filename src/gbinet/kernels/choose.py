@@ -91,7 +91,7 @@ def choose(state: SearchState, logits: Tensor, nearby: bool = False) -> tuple[Se
     cell = state.cell.contiguous()
     chosen, sure = torch.empty_like(cell), torch.empty_like(cell, dtype=torch.float32)
     _launch(state, logits, cell, chosen, sure, sure, nearby=nearby)
-    return replace(state, stage=state.stage + 1, cell=chosen), sure[:, None]
+    return replace(state, stage=state.stage + 1, cell=chosen, place=None), sure[:, None]
 
 
 def expected_place(state: SearchState, logits: Tensor, nearby: bool = False) -> tuple[Tensor, Tensor]:

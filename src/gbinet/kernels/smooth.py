@@ -34,7 +34,7 @@ def _smooth(
     for row in tl.static_range(-RADIUS, RADIUS + 1):
         line = image + tl.minimum(tl.maximum(y + row, 0), height - 1) * width
         for column in tl.static_range(-RADIUS, RADIUS + 1):
-            if row * row + column * column <= RADIUS * (RADIUS + 1):
+            if row * row + column * column <= RADIUS * (RADIUS + 1):  # model.smoothing.disc
                 place = line + tl.minimum(tl.maximum(x + column, 0), width - 1)
                 away = tl.load(values + place, mask=keep, other=0.0) - own
                 weight = tl.maximum(1 - (away / reach) * (away / reach), 0.0)

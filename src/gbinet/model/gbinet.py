@@ -203,6 +203,8 @@ class GBiNet(nn.Module):
         readout = readout or self.config.readout
         done = resume.state.stage if resume and resume.state else 0
         _check_choices(stages, done, self.strategy.most_stages, readout)
+        if readout != self.config.readout:
+            replace(self.config, readout=readout)  # raises if this network does not have it
         full = _reference_size(features[-1])
         counted = min(stages, self.config.confidence_stages)
         joint = self.config.joint_confidence
@@ -302,8 +304,9 @@ def _reference_size(maps: Maps) -> tuple[int, int]:
 
 
 def _padded(values: Tensor, size: tuple[int, int]) -> Tensor:
-    """values [B, 1, h, w] with zeros on the right and at the bottom."""
-    return F.pad(values, (0, size[1] - values.shape[-1], 0, size[0] - values.shape[-2]))
+    """values [B, 1, h, w] with their border repeated on the right and at the bottom."""
+    more = (0, size[1] - values.shape[-1], 0, size[0] - values.shape[-2])
+    return F.pad(values, more, mode="replicate")
 
 
 def _forget(features: list[Maps], needed: set[int]) -> None:

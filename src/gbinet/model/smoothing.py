@@ -3,7 +3,8 @@
 Every pixel is searched by itself, so its answer carries noise of its own: of the image, and of where the true
 depth happens to lie between the borders of bins, which on a slanted plane changes from row to row. Neighbours
 share the surface but not that noise. In inverse depth a plane is linear in the image, so that the mean over a
-disc around a pixel is the plane's depth at that pixel: nothing is flattened but curvature.
+disc around a pixel is the plane's depth at that pixel: away from the image's border nothing is flattened but
+curvature.
 """
 
 from __future__ import annotations

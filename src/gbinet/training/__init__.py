@@ -1,1 +1,1 @@
-"""Training: configuration, loss, three ways to update, the loop, checkpoints, tracking, validation."""
+"""Training: configuration, loss, four ways to update, the loop, checkpoints, tracking, validation."""

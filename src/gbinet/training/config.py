@@ -53,11 +53,11 @@ class TrainConfig:
     # ---- loss
     stage_weights: tuple[float, ...] = ()  # weight of each stage's loss; the last counts on, none = all 1
     readout_weight: float = 0.0  # weight of the loss of the continuous depth at the last stage; 0 = off
-    recover: bool = False  # pixels whose true depth was in no bin count again when it is in one; else never
+    recover: bool = False  # pixels whose true depth was in no bin count again once it is in one (binary)
     grow_stages: bool = False  # 2 stages in the first epoch, one more in each later one, as published
 
     # ---- update
-    update: UpdateMode = "shared-encoder"  # refiner: that alone, after the rest; see training/updates.py
+    update: UpdateMode = "shared-encoder"  # refiner: it alone, all else stays; see training/updates.py
     encode_twice: bool = True  # not with accumulate: a tenth slower (per-stage a quarter), far less memory
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of the network; geometry and loss stay float32
     cuda_graph: bool = True  # launch a whole step at once where that is possible; the numbers stay the same
@@ -104,12 +104,11 @@ class TrainConfig:
         if not (self.total_steps or self.total_minutes or self.epochs or self.minutes):
             raise InputError("how long shall it train? give minutes, total_minutes, total_steps or epochs")
         self.network  # noqa: B018  # raises on an impossible network
-        if self.update == "refiner" and (
-            self.grow_stages or SCALES[self.network.scale_index(self.stages)] != 1
-        ):
+        if self.update == "refiner" and self.grow_stages:
+            raise InputError("a refiner looks at the last stage only: give --grow-stages False")
+        if self.update == "refiner" and SCALES[self.network.scale_index(self.stages)] != 1:
             raise InputError(
-                "a refiner looks at full size: its stages must end there (7 or more) and not grow "
-                f"(--grow-stages False), got stages = {self.stages}"
+                f"a refiner looks at full size, which {self.stages} stages do not reach: give more"
             )
         if strategy_of(self.network).regresses and self.readout_weight > 0:
             raise InputError(f"'{self.model}' is trained by regression throughout: give --readout-weight 0")
@@ -124,7 +123,7 @@ class TrainConfig:
             own |= {"confidence": "nearby", "confidence_stages": self.stages}
         if self.update == "refiner":
             return GBiNetConfig.from_dict({**preset, **own, "refiner": True, "readout": "refined"})
-        continuous = "smooth" if self.smooth_radii else "expectation"
+        continuous = "smooth" if any(self.smooth_radii) else "expectation"
         readout = continuous if self.readout_weight > 0 else preset["readout"]
         return GBiNetConfig.from_dict({**preset, **own, "readout": readout})
 

@@ -84,7 +84,7 @@ class Tracker:
 
 
 def pictures(prediction: Prediction, width: int = 480) -> dict[str, Tensor]:
-    """Small pictures [3, h, w] in [0, 1]: image, true depth, depth per stage, mask, confidence, error."""
+    """Small pictures [3, h, w] in [0, 1]: image, truth, depth per stage, final, mask, confidence, error."""
     stride = max(1, prediction.image.shape[-1] // width)
     near, far = prediction.depth_range.tolist()
 
@@ -100,9 +100,10 @@ def pictures(prediction: Prediction, width: int = 480) -> dict[str, Tensor]:
 
     truth = prediction.truth
     last = max(prediction.centres)
-    error = (prediction.expectations[last] - truth).abs() / ((far - near) / 256)
+    error = (prediction.depth - truth).abs() / ((far - near) / 256)
     result = {"image": small(prediction.image).float(), "true depth": depth(truth)}
     result |= {f"depth stage {k}": depth(d) for k, d in prediction.centres.items()}
+    result["final depth"] = depth(prediction.depth)
     result["valid"] = grey(prediction.valid[last])
     result["confidence"] = grey(prediction.confidence)
     result["error (white = range / 256)"] = grey(torch.where(truth > 0, error, 0.0))

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -82,11 +82,14 @@ def train(
         processes.close()
 
 
-def initial_weights(config: TrainConfig) -> GBiNet:
-    """The network before the first step: new, or with weights of a file whose tensors fit."""
+def initial_weights(config: TrainConfig, resumed: bool = False) -> GBiNet:
+    """The network before the first step: new, or with weights of a file whose tensors fit.
+
+    resumed: a checkpoint brings the weights, and the file may be gone.
+    """
     torch.manual_seed(config.seed)
     model = GBiNet(config.network)
-    if config.init is not None:
+    if config.init is not None and not resumed:
         loaded = GBiNet.from_pretrained(config.init).state_dict()
         own = model.state_dict()
         if config.network.refiner:  # weights that have none get a new one
@@ -99,6 +102,8 @@ def initial_weights(config: TrainConfig) -> GBiNet:
             )
         model.load_state_dict(loaded)
     if config.update == "refiner":
+        if config.init is None and not resumed:
+            raise InputError("a refiner is trained for a finished network: give its weights as --init")
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name.startswith("refiner."))
     return model
@@ -125,7 +130,7 @@ class Trainer:
         self.device = device
         self.report = report
         self.stop_requested = False
-        self.model = initial_weights(replace(config, init=None) if resume else config).to(device).train()
+        self.model = initial_weights(config, resume).to(device).train()
         processes.same_weights(self.model)
         if processes.count > 1:
             synchronise_batch_norm(self.model)
@@ -242,6 +247,8 @@ class Trainer:
         progress.skipped = health["skipped"]
         progress.seconds = self.seconds_before + self.elapsed
         loss = sum(r["loss"] for r in rows) / max(len(rows), 1)
+        if self.config.update == "refiner":  # the stages do not learn
+            loss = rows[-1]["readout"]
         values = {
             "loss": loss,
             "samples": float(progress.samples),

@@ -51,7 +51,7 @@ def update(mode: UpdateMode, model: GBiNet, batch: Batch, step: Step, optimise: 
 
 def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    state, mask = None, _all_pixels(batch)
+    state, mask = None, _all_pixels(batch.depth)
     for _ in range(step.stages):
         encoding = Encoding(model, batch, step.config)
         stage, loss = _stage(model, batch, step, encoding.features, state, mask)
@@ -67,7 +67,7 @@ def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], No
 
 def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    state, mask = None, _all_pixels(batch)
+    state, mask = None, _all_pixels(batch.depth)
     with precision(step.config, batch):
         features = model.encode(batch.images)
     total = torch.zeros((), device=batch.images.device)
@@ -83,7 +83,7 @@ def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], N
 
 def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    state, mask = None, _all_pixels(batch)
+    state, mask = None, _all_pixels(batch.depth)
     encoding = Encoding(model, batch, step.config)
     for _ in range(step.stages):
         stage, loss = _stage(model, batch, step, encoding.features, state, mask)
@@ -99,20 +99,22 @@ def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[
 def refiner(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     was_training = model.training
     model.eval()  # the network answers as it will in use
-    with torch.no_grad(), precision(step.config, batch):
-        features = model.encode(batch.images)
-        # As configured, whatever the cameras are: looking at them would wait for the device.
-        bins = model.config.grid.first_bins
-        result = model.search(
-            features, batch.cameras, batch.depth_range,
-            stages=step.stages, readout="smooth", keep_stages=True, first_bins=bins,
-        )  # fmt: skip
+    try:
+        with torch.no_grad(), precision(step.config, batch):
+            features = model.encode(batch.images)
+            # As configured, whatever the cameras are: looking at them would wait for the device.
+            bins = model.config.grid.first_bins
+            result = model.search(
+                features, batch.cameras, batch.depth_range,
+                stages=step.stages, readout="smooth", keep_stages=True, first_bins=bins,
+            )  # fmt: skip
+    finally:
+        model.train(was_training)
     truth = torch.where(batch.mask, batch.depth, 0.0)
     with precision(step.config, batch):
         refined = model.refined(result.stages[-1], features[-1][:, 0], result.confidence[:, None])
     loss, error = refinement_loss(refined, truth, step.processes)
     loss.backward()  # type: ignore[no-untyped-call]
-    model.train(was_training)
     with torch.no_grad():
         measures = _measures(model, step, result, truth, error)
     optimise()
@@ -122,7 +124,7 @@ def refiner(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None
 def _measures(model: GBiNet, step: Step, result: SearchResult, truth: Tensor, error: Tensor) -> Tensor:
     """Of every stage of a finished search, [stages, M]; the last one's read-out is the refiner's."""
     rows = []
-    mask = torch.ones(len(truth), 1, 1, dtype=torch.bool, device=truth.device)
+    mask = _all_pixels(truth)
     for number, stage in enumerate(result.stages, start=1):
         (depth,) = depth_pyramid(truth, (SCALES[model.config.scale_index(number)],))
         loss = stage_loss(stage, depth, mask, step.processes, recover=step.config.recover)
@@ -165,6 +167,6 @@ def _weighted(step: Step, stage: Stage, loss: StageLoss) -> Tensor:
     return loss.loss * step.config.stage_weight(stage.next_state.stage)
 
 
-def _all_pixels(batch: Batch) -> Tensor:
-    """The mask before the first stage, [B, 1, 1]: nothing is ruled out yet."""
-    return torch.ones(len(batch.images), 1, 1, dtype=torch.bool, device=batch.images.device)
+def _all_pixels(depth: Tensor) -> Tensor:
+    """The mask before the first stage, [B, 1, 1]: nothing is ruled out yet. depth [B, H, W]."""
+    return torch.ones(len(depth), 1, 1, dtype=torch.bool, device=depth.device)

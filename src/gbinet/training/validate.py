@@ -204,7 +204,7 @@ def table(result: Validation, first_stage: int = 1) -> str:
             valid = f"{100 * result.valid_share[stage]:6.1f}"
             lines.append(f"{stage:>5}  {name:<12} {shares}  {errors.median:6.3f}  {valid}")
     shares = " ".join(f"{100 * result.final.within[t]:6.1f}" for t in thresholds)
-    lines.append(f"final  as it is      {shares}  {result.final.median:6.3f}")
+    lines.append(f"final  network's own {shares}  {result.final.median:6.3f}")
     shares = " ".join(f"{100 * result.all_pixels.within[t]:6.1f}" for t in thresholds)
     lines.append(f"  all  with edges   {shares}  {result.all_pixels.median:6.3f}")
     shares = " ".join(f"{100 * result.confidence.within[t]:6.1f}" for t in thresholds)

@@ -23,7 +23,7 @@ _INK, _FAINT, _PAPER = (40, 44, 52), (110, 116, 126), (255, 255, 255)
 _LEGEND = (
     "depth: dark is far, light is near, grey is no answer or dropped by a filter   ·   "
     "confidence: dark red is 0, pale green is 1   ·   "
-    "valid: white where the true depth can still be found, black where it is lost"
+    "valid: white where the true depth was in the bins of all stages so far, black elsewhere"
 )
 _HEAD = 62  # height of title and legend
 _DROPPED = 58  # grey of pixels without an answer
