@@ -1,0 +1,118 @@
+"""Where depth is wrong: errors by how many source views see a pixel, and by the distance to a depth edge.
+
+    python benchmarks/visibility.py --assets DIR --scenes 5 --out visibility.json
+
+Rendered scenes of the kind of the validation set (1152x1600, 5 views, 425 to 935 mm) but of other seeds, so
+that nothing is tuned to that set. A source sees a pixel if the true point falls into its image and nothing is
+in front of it there (the source's own true depth agrees within 1 %). Pixels with a depth edge within 2 px do
+not count, as in validation. A pixel that no source sees has no depth that could be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from _common import report
+from torch import Tensor
+
+from gbinet.camera import Camera
+from gbinet.data.batch import Batch
+from gbinet.evaluation.depth import THRESHOLDS, away_from_edges
+from gbinet.inference.device import pick_device
+from gbinet.inference.engine import Engine
+from gbinet.model.gbinet import GBiNet
+from gbinet.render.shade import render_depth
+from gbinet.render.source import RenderConfig, RenderedSource
+
+SEED = 4242
+MILLIMETRES = 1000.0
+DISTANCES = (4, 8, 16, 32)  # px
+
+
+def seen_by(source: RenderedSource, index: int, batch: Batch) -> Tensor:
+    """How many sources see each pixel of the reference, [H, W] int."""
+    cameras = batch.cameras[0]
+    pose = cameras.cam_from_world.clone()
+    pose[:, :3, 3] /= MILLIMETRES
+    metres = Camera(cameras.K, pose, cameras.width, cameras.height)
+    scene = source.scene(source.scene_number(index)[1])
+    points = cameras[0].unproject(cameras[0].pixel_grid(), batch.depth[0])  # [H, W, 3], world
+    count = torch.zeros_like(batch.depth[0], dtype=torch.int32)
+    for view in range(1, cameras.K.shape[0]):
+        truth = render_depth(scene, metres[view : view + 1])[0][0] * MILLIMETRES  # [H, W]
+        pixels, depth = cameras[view].project(points)
+        x, y = pixels[..., 0], pixels[..., 1]
+        inside = (x > 0) & (x < cameras.width) & (y > 0) & (y < cameras.height) & (depth > 0)
+        column = x.nan_to_num().clamp(0, cameras.width - 1).long()
+        row = y.nan_to_num().clamp(0, cameras.height - 1).long()
+        count += inside & ((depth - truth[row, column]).abs() < 0.01 * depth)
+    return count
+
+
+def edge_distance(depth: Tensor) -> Tensor:
+    """Upper bound of the distance to a depth edge in px, [H, W]: one of DISTANCES, or infinite."""
+    edges = (~away_from_edges(depth, 0)).float()[None, None]
+    distance = torch.full_like(depth, torch.inf)
+    for reach in reversed(DISTANCES):
+        near = F.max_pool2d(edges, 2 * reach + 1, 1, reach)[0, 0] > 0
+        distance = torch.where(near, float(reach), distance)
+    return distance
+
+
+def shares(error: Tensor, chosen: Tensor) -> dict[str, float]:
+    """Of the chosen pixels: their share of all, percent within each threshold, share of all gross errors."""
+    found = error[chosen]
+    gross = error > THRESHOLDS[-1]
+    within = {f"within {t:g} %": round(100 * float((found < t).float().mean()), 2) for t in THRESHOLDS}
+    return {
+        "of all pixels %": round(100 * float(chosen.float().mean()), 2),
+        **within,
+        f"of all errors over {THRESHOLDS[-1]:g} %": round(
+            100 * float((gross & chosen).sum()) / max(int(gross.sum()), 1), 1
+        ),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--weights", help="file or name; default: those in the box")
+    parser.add_argument("--assets", type=Path, help="folder of objects and textures, as in training")
+    parser.add_argument("--size", default="1600x1152", help="WIDTHxHEIGHT")
+    parser.add_argument("--scenes", type=int, default=5)
+    parser.add_argument("--out", default=None)
+    given = parser.parse_args()
+    device = pick_device(given.device)
+    width, height = (int(n) for n in given.size.split("x"))
+    config = RenderConfig(
+        width, height, 5, seed=SEED, assets=given.assets, dtu_like=True, samples_per_scene=1
+    )
+    source = RenderedSource(config, device)
+    engine = Engine(GBiNet.from_pretrained(given.weights), device)
+    rows = []  # [3, N] each: error, sources that see the pixel, distance to an edge
+    for index in range(given.scenes):
+        with torch.inference_mode():
+            batch = source.batch(index, 1)
+            found = engine(batch.images, batch.cameras, batch.depth_range).depth[0].float()
+            truth = batch.depth[0]
+            near, far = batch.depth_range[0]
+            counted = away_from_edges(truth) & (truth > near) & (truth < far)
+            maps = ((found - truth).abs(), seen_by(source, index, batch).float(), edge_distance(truth))
+            rows.append(torch.stack([m[counted] for m in maps]).cpu())
+    error, seen, distance = torch.cat(rows, dim=1)
+    figures: dict[str, object] = {"scenes": given.scenes, "all": shares(error, error >= 0)}
+    for number in range(config.views):
+        figures[f"seen by {number}"] = shares(error, seen == number)
+    figures["seen by 2 or more"] = shares(error, seen >= 2)
+    for reach in (*DISTANCES, torch.inf):
+        figures[f"edge within {reach:g} px"] = shares(error, distance == reach)
+    report("visibility", figures, given.out)
+
+
+if __name__ == "__main__":
+    main()
