@@ -11,6 +11,7 @@ not count, as in validation. A pixel that no source sees has no depth that could
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.data.batch import Batch
-from gbinet.evaluation.depth import THRESHOLDS, away_from_edges
+from gbinet.evaluation.depth import THRESHOLDS, away_from_edges, depth_errors
 from gbinet.inference.device import pick_device
 from gbinet.inference.engine import Engine
 from gbinet.model.gbinet import GBiNet
@@ -38,7 +39,7 @@ def seen_by(source: RenderedSource, index: int, batch: Batch) -> Tensor:
     pose = cameras.cam_from_world.clone()
     pose[:, :3, 3] /= MILLIMETRES
     metres = Camera(cameras.K, pose, cameras.width, cameras.height)
-    scene = source.scene(source.scene_number(index)[1])
+    scene = source.scene_of(index)
     points = cameras[0].unproject(cameras[0].pixel_grid(), batch.depth[0])  # [H, W, 3], world
     count = torch.zeros_like(batch.depth[0], dtype=torch.int32)
     for view in range(1, cameras.K.shape[0]):
@@ -62,17 +63,15 @@ def edge_distance(depth: Tensor) -> Tensor:
     return distance
 
 
-def shares(error: Tensor, chosen: Tensor) -> dict[str, float]:
+def shares(depth: Tensor, truth: Tensor, chosen: Tensor) -> dict[str, float]:
     """Of the chosen pixels: their share of all, percent within each threshold, share of all gross errors."""
-    found = error[chosen]
-    gross = error > THRESHOLDS[-1]
-    within = {f"within {t:g} %": round(100 * float((found < t).float().mean()), 2) for t in THRESHOLDS}
+    within = depth_errors(depth, truth, chosen).within
+    gross = (depth - truth).abs() > THRESHOLDS[-1]
+    share_of_gross = float((gross & chosen).sum()) / max(int(gross.sum()), 1)
     return {
         "of all pixels %": round(100 * float(chosen.float().mean()), 2),
-        **within,
-        f"of all errors over {THRESHOLDS[-1]:g} %": round(
-            100 * float((gross & chosen).sum()) / max(int(gross.sum()), 1), 1
-        ),
+        **{f"within {t:g} %": round(100 * share, 2) for t, share in within.items()},
+        f"of all errors over {THRESHOLDS[-1]:g} %": round(100 * share_of_gross, 1),
     }
 
 
@@ -94,7 +93,7 @@ def main() -> None:
     )
     source = RenderedSource(config, device)
     engine = Engine(GBiNet.from_pretrained(given.weights), device)
-    rows = []  # [3, N] each: error, sources that see the pixel, distance to an edge
+    rows = []  # [4, N] each: depth, true depth, sources that see the pixel, distance to an edge
     for index in range(given.scenes):
         with torch.inference_mode():
             batch = source.batch(index, 1)
@@ -102,15 +101,16 @@ def main() -> None:
             truth = batch.depth[0]
             near, far = batch.depth_range[0]
             counted = away_from_edges(truth) & (truth > near) & (truth < far)
-            maps = ((found - truth).abs(), seen_by(source, index, batch).float(), edge_distance(truth))
+            maps = (found, truth, seen_by(source, index, batch).float(), edge_distance(truth))
             rows.append(torch.stack([m[counted] for m in maps]).cpu())
-    error, seen, distance = torch.cat(rows, dim=1)
-    figures: dict[str, object] = {"scenes": given.scenes, "all": shares(error, error >= 0)}
+    depth, true, seen, distance = torch.cat(rows, dim=1)
+    of = partial(shares, depth, true)
+    figures: dict[str, object] = {"scenes": given.scenes, "all": of(seen >= 0)}
     for number in range(config.views):
-        figures[f"seen by {number}"] = shares(error, seen == number)
-    figures["seen by 2 or more"] = shares(error, seen >= 2)
+        figures[f"seen by {number}"] = of(seen == number)
+    figures["seen by 2 or more"] = of(seen >= 2)
     for reach in (*DISTANCES, torch.inf):
-        figures[f"edge within {reach:g} px"] = shares(error, distance == reach)
+        figures[f"edge within {reach:g} px"] = of(distance == reach)
     report("visibility", figures, given.out)
 
 

@@ -55,6 +55,12 @@ def random_state(grid: SearchGrid, depth_range: Tensor, stages: int, seed: int) 
     return state
 
 
+def sure_classifier(state: SearchState, seed: int) -> tuple[Tensor, Tensor]:
+    """A bin for every pixel, [B, H, W], and probabilities [B, D, H, W] that are 1 there."""
+    choice = torch.randint(state.num_bins, SIZE, generator=torch.Generator().manual_seed(seed))
+    return choice, F.one_hot(choice, state.num_bins).movedim(-1, 1).float()
+
+
 def near_far(depth_range: Tensor) -> tuple[Tensor, Tensor]:
     return depth_range[:, 0, None, None], depth_range[:, 1, None, None]  # [B, 1, 1]
 
@@ -284,9 +290,8 @@ def test_expected_depth_of_a_sure_classifier_is_the_centre(
     grid: SearchGrid, depth_range: Tensor, stages: int, seed: int
 ) -> None:
     state = random_state(grid, depth_range, stages, seed)
-    choice = torch.randint(state.num_bins, SIZE, generator=torch.Generator().manual_seed(seed))
+    choice, probabilities = sure_classifier(state, seed)
     inside = (state.first_bin + choice >= 0) & (state.first_bin + choice < grid.cells(stages + 1))
-    probabilities = F.one_hot(choice, state.num_bins).movedim(-1, 1).float()
     expected = search.expected_depth(state, probabilities)
     centre = search.depth(search.descend(state, choice))
     torch.testing.assert_close(expected[inside], centre[inside], rtol=1e-5, atol=0)
@@ -360,8 +365,7 @@ def test_settling_where_a_sure_classifier_points_is_descending(
     grid: SearchGrid, depth_range: Tensor, stages: int, seed: int
 ) -> None:
     state = random_state(grid, depth_range, stages, seed)
-    choice = torch.randint(state.num_bins, SIZE, generator=torch.Generator().manual_seed(seed))
-    probabilities = F.one_hot(choice, state.num_bins).movedim(-1, 1).float()
+    choice, probabilities = sure_classifier(state, seed)
     settled = search.settle(state, search.expected_place(state, probabilities))
     descended = search.descend(state, choice)
     assert torch.equal(settled.cell, descended.cell) and settled.stage == descended.stage

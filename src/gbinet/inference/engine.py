@@ -25,7 +25,8 @@ from gbinet.model.gbinet import Features, GBiNet, SearchResult, Stage
 from gbinet.model.layers import ConvBlock3d
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.search import SearchState
-from gbinet.model.strategies import BinarySearch, State
+from gbinet.model.smoothing import smoothed
+from gbinet.model.strategies import State
 from gbinet.model.warp import sources_from_reference
 
 
@@ -104,12 +105,11 @@ class Engine(GBiNet):
         entered = regulariser.enter(self.cost_volume(maps, cameras, state, scale))
         logits = regulariser.leave(entered, height, width)
         del entered
-        nearby = self.config.joint_confidence
-        if not self.config.smoothing_of(state.stage + 1):
+        nearby, smoothing = self.config.joint_confidence, self.config.smoothing_of(state.stage + 1)
+        if smoothing is None:
             return Stage(state, logits, *choose(state, logits, nearby))
-        assert isinstance(self.strategy, BinarySearch)
         place, sure = expected_place(state, logits, nearby)
-        return Stage(state, logits, self.strategy.settle(state, place), sure)
+        return Stage(state, logits, search.settle(state, smoothed(place, *smoothing)), sure)
 
     def expected_depth(self, stage: Stage) -> Tensor:
         if not isinstance(stage.state, SearchState) or not kernels.usable(stage.logits):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -20,7 +21,7 @@ from gbinet.model.cost_volume import Maps, ViewWeight, cost_volume, views_of
 from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.refiner import Refiner, candidates
 from gbinet.model.regulariser import Regulariser
-from gbinet.model.search import SearchState, expected_place, settled_depth
+from gbinet.model.search import SearchState, expected_place
 from gbinet.model.strategies import State, Strategy, strategy_of
 from gbinet.model.warp import travel
 from gbinet.scene import DepthRange
@@ -175,7 +176,8 @@ class GBiNet(nn.Module):
             return self.strategy.depth(stage.next_state)
         number = stage.next_state.stage
         if readout == "refined" and self.refiner is not None and SCALES[self.config.scale_index(number)] == 1:
-            return settled_depth(self.refined(stage, views_of(features[-1])[0], confidence))
+            refined = self.refined(stage, views_of(features[-1])[0], confidence)
+            return self.strategy.smooth_depth(refined)
         if readout in ("smooth", "refined") and self.config.smoothing_of(number):
             return self.strategy.smooth_depth(stage.next_state)
         return self.expected_depth(stage)
@@ -283,9 +285,7 @@ class GBiNet(nn.Module):
         _check_values(images, cameras)
         parameter = next(self.parameters())
         device = parameter.device
-        was_training = self.training
-        self.eval()
-        try:
+        with evaluating(self):
             result = self(
                 images[None].to(device, parameter.dtype),
                 cameras[None].to(device),
@@ -293,9 +293,18 @@ class GBiNet(nn.Module):
                 stages=stages,
                 readout=readout,
             )
-        finally:
-            self.train(was_training)
         return DepthMap(result.depth[0], cameras[0].to(device), result.confidence[0])
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside, the mode of before outside, whatever happens."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def _reference_size(maps: Maps) -> tuple[int, int]:

@@ -94,15 +94,11 @@ class BinarySearch:
         return search.hypotheses(state)
 
     def descend(self, state: SearchState, logits: Tensor) -> SearchState:
-        logits = logits.detach()
-        if not self.smoothing_of(state.stage + 1):
+        logits, smoothing = logits.detach(), self.smoothing_of(state.stage + 1)
+        if smoothing is None:
             return search.descend(state, logits.max(1).indices)
-        return self.settle(state, search.expected_place(state, logits.float().softmax(1)))
-
-    def settle(self, state: SearchState, place: Tensor) -> SearchState:
-        """The state after a stage whose answers [B, h, w], in cells, are smoothed first."""
-        smoothing = self.smoothing_of(state.stage + 1)
-        return search.settle(state, smoothed(place, *smoothing) if smoothing else place)
+        place = search.expected_place(state, logits.float().softmax(1))
+        return search.settle(state, smoothed(place, *smoothing))
 
     def depth(self, state: SearchState) -> Tensor:
         return search.depth(state)

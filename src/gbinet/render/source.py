@@ -90,13 +90,17 @@ class RenderedSource:
         seed = int(rng.integers(1 << 31))
         return make_scene(seed, library, kind, self.device)
 
-    def sample(self, index: int) -> Sample:
+    def scene_of(self, index: int) -> RenderScene:
+        """The scene of sample `index`; built anew only where another sample's has its slot."""
         slot, number = self.scene_number(index)
         if self._numbers.get(slot) != number:
             coming = self._coming.pop(number, None)
             self._scenes[slot] = self.scene(number) if coming is None else coming.result()
             self._numbers[slot] = number
-        return render_sample(self._scenes[slot], (self.config.seed, index), self.config)
+        return self._scenes[slot]
+
+    def sample(self, index: int) -> Sample:
+        return render_sample(self.scene_of(index), (self.config.seed, index), self.config)
 
     def batch(self, index: int, batch_size: int) -> Batch:
         """Samples index * batch_size and following."""

@@ -4,7 +4,6 @@ per-stage       the paper's: encoder, backward pass and optimiser step for every
 accumulate      the losses of all stages together, one backward pass: all stages' graphs are held at once
 shared-encoder  one encoder pass; every stage's loss goes back into the feature maps and its graph is freed at
                 once, then one backward pass through the encoder. Accumulate's gradient, one stage's memory.
-
 refiner         the network stays as it is, and only its refiner learns, from what the last stage says
 
 To save memory, per-stage and shared-encoder may run the encoder twice where this says once: see encoding.py.
@@ -21,7 +20,7 @@ from torch import Tensor
 from gbinet.data.batch import Batch
 from gbinet.data.transforms import depth_pyramid
 from gbinet.model.encoder import SCALES
-from gbinet.model.gbinet import Features, GBiNet, SearchResult, Stage
+from gbinet.model.gbinet import Features, GBiNet, Stage, evaluating
 from gbinet.model.strategies import State
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
@@ -51,7 +50,7 @@ def update(mode: UpdateMode, model: GBiNet, batch: Batch, step: Step, optimise: 
 
 def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    state, mask = None, _all_pixels(batch.depth)
+    state, mask = None, _all_pixels(batch)
     for _ in range(step.stages):
         encoding = Encoding(model, batch, step.config)
         stage, loss = _stage(model, batch, step, encoding.features, state, mask)
@@ -67,7 +66,7 @@ def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], No
 
 def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    state, mask = None, _all_pixels(batch.depth)
+    state, mask = None, _all_pixels(batch)
     with precision(step.config, batch):
         features = model.encode(batch.images)
     total = torch.zeros((), device=batch.images.device)
@@ -83,7 +82,7 @@ def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], N
 
 def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    state, mask = None, _all_pixels(batch.depth)
+    state, mask = None, _all_pixels(batch)
     encoding = Encoding(model, batch, step.config)
     for _ in range(step.stages):
         stage, loss = _stage(model, batch, step, encoding.features, state, mask)
@@ -97,41 +96,28 @@ def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[
 
 
 def refiner(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
-    was_training = model.training
-    model.eval()  # the network answers as it will in use
-    try:
-        with torch.no_grad(), precision(step.config, batch):
-            features = model.encode(batch.images)
-            # As configured, whatever the cameras are: looking at them would wait for the device.
-            bins = model.config.grid.first_bins
-            result = model.search(
-                features, batch.cameras, batch.depth_range,
-                stages=step.stages, readout="smooth", keep_stages=True, first_bins=bins,
-            )  # fmt: skip
-    finally:
-        model.train(was_training)
-    truth = torch.where(batch.mask, batch.depth, 0.0)
+    with evaluating(model), torch.no_grad(), precision(step.config, batch):  # it answers as it will in use
+        features = model.encode(batch.images)
+        # As configured, whatever the cameras are: looking at them would wait for the device.
+        bins = model.config.grid.first_bins
+        result = model.search(
+            features, batch.cameras, batch.depth_range,
+            stages=step.stages, readout="smooth", keep_stages=True, first_bins=bins,
+        )  # fmt: skip
     with precision(step.config, batch):
         refined = model.refined(result.stages[-1], features[-1][:, 0], result.confidence[:, None])
-    loss, error = refinement_loss(refined, truth, step.processes)
+    loss, error = refinement_loss(refined, _true_depth(model, batch, step.stages), step.processes)
     loss.backward()  # type: ignore[no-untyped-call]
+    measures = []
+    mask = _all_pixels(batch)
     with torch.no_grad():
-        measures = _measures(model, step, result, truth, error)
+        for stage in result.stages:
+            of_stage = _loss(model, batch, step, stage, mask)
+            mask = of_stage.valid
+            measures.append(of_stage.measures)
+    measures[-1] = torch.cat([measures[-1][:-2], error])  # its read-out is the refiner's
     optimise()
-    return measures
-
-
-def _measures(model: GBiNet, step: Step, result: SearchResult, truth: Tensor, error: Tensor) -> Tensor:
-    """Of every stage of a finished search, [stages, M]; the last one's read-out is the refiner's."""
-    rows = []
-    mask = _all_pixels(truth)
-    for number, stage in enumerate(result.stages, start=1):
-        (depth,) = depth_pyramid(truth, (SCALES[model.config.scale_index(number)],))
-        loss = stage_loss(stage, depth, mask, step.processes, recover=step.config.recover)
-        mask = loss.valid
-        rows.append(loss.measures)
-    rows[-1] = torch.cat([rows[-1][:-2], error])
-    return torch.stack(rows)
+    return torch.stack(measures)
 
 
 MODES: dict[UpdateMode, Update] = {
@@ -153,20 +139,30 @@ def _stage(
     with precision(step.config, batch):
         state = state or model.start(features, batch.depth_range)
         stage = model.step(features, batch.cameras, state)
+    return stage, _loss(model, batch, step, stage, mask)
+
+
+def _loss(model: GBiNet, batch: Batch, step: Step, stage: Stage, mask: Tensor) -> StageLoss:
+    """Of one stage. mask [B, h, w] bool, of the stage before."""
     number = stage.next_state.stage
-    last = number == step.stages
+    depth = _true_depth(model, batch, number)
+    if model.strategy.regresses:
+        return regression_loss(model.strategy, stage, depth, step.processes)
+    readout = step.config.readout_weight if number == step.stages else 0.0
+    return stage_loss(stage, depth, mask, step.processes, readout, step.config.recover)
+
+
+def _true_depth(model: GBiNet, batch: Batch, number: int) -> Tensor:
+    """At the scale of a stage, [B, h, w]; 0 = unknown."""
     truth = torch.where(batch.mask, batch.depth, 0.0)  # [B, H, W]
     (depth,) = depth_pyramid(truth, (SCALES[model.config.scale_index(number)],))
-    if model.strategy.regresses:
-        return stage, regression_loss(model.strategy, stage, depth, step.processes)
-    readout = step.config.readout_weight if last else 0.0
-    return stage, stage_loss(stage, depth, mask, step.processes, readout, step.config.recover)
+    return depth
 
 
 def _weighted(step: Step, stage: Stage, loss: StageLoss) -> Tensor:
     return loss.loss * step.config.stage_weight(stage.next_state.stage)
 
 
-def _all_pixels(depth: Tensor) -> Tensor:
-    """The mask before the first stage, [B, 1, 1]: nothing is ruled out yet. depth [B, H, W]."""
-    return torch.ones(len(depth), 1, 1, dtype=torch.bool, device=depth.device)
+def _all_pixels(batch: Batch) -> Tensor:
+    """The mask before the first stage, [B, 1, 1]: nothing is ruled out yet."""
+    return torch.ones(len(batch.images), 1, 1, dtype=torch.bool, device=batch.images.device)

@@ -21,7 +21,7 @@ from gbinet.evaluation.depth import (
     depth_errors,
 )
 from gbinet.model.encoder import SCALES
-from gbinet.model.gbinet import GBiNet, SearchResult, Stage, joined
+from gbinet.model.gbinet import GBiNet, SearchResult, Stage, evaluating, joined
 from gbinet.model.strategies import Strategy
 
 
@@ -96,13 +96,11 @@ def predict(
         raise InputError(f"validation takes one sample at a time, got {len(batch.images)}")
     device = next(model.parameters()).device
     batch = batch.to(device)
-    was_training = model.training
-    model.eval()
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+    mixed = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    with evaluating(model), mixed:
         result: SearchResult = model(
             batch.images, batch.cameras, batch.depth_range, stages=stages, keep_stages=True
         )
-    model.train(was_training)
     height, width = batch.depth.shape[-2:]
     truth = torch.where(batch.mask, batch.depth, 0.0)
     centres, expectations, smooth, valid = {}, {}, {}, {}
