@@ -23,6 +23,17 @@ REFINED = replace(
     readout="refined",
     confidence="nearby",
 )
+# Everything that the published network does not have.
+CHOOSING = replace(
+    REFINED,
+    refiner=False,
+    readout="smooth",
+    choice_widths=(16, 16, 8),
+    regulariser_width=(16, 8, 8, 8),
+    context=True,
+    top_down=True,
+    coarse_blocks=2,
+)
 
 
 def network(config: GBiNetConfig = PLAIN) -> GBiNet:
@@ -32,6 +43,8 @@ def network(config: GBiNetConfig = PLAIN) -> GBiNet:
         if isinstance(module, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d):
             torch.nn.init.uniform_(module.running_var, 0.5, 2.0)
             torch.nn.init.normal_(module.bias, std=0.1)
+    for chooser in model.choosers:
+        torch.nn.init.normal_(chooser.output.weight, std=1.0)  # type: ignore[union-attr, arg-type]
     return model
 
 
@@ -53,7 +66,7 @@ def agree(found: SearchResult, expected: SearchResult, share: float) -> None:
     assert ((found.confidence - expected.confidence).abs() < 1e-3).float().mean() > share
 
 
-@pytest.mark.parametrize("config", [PLAIN, REFINED], ids=["plain", "refined"])
+@pytest.mark.parametrize("config", [PLAIN, REFINED, CHOOSING], ids=["plain", "refined", "choosing"])
 def test_same_depth_and_confidence(
     config: GBiNetConfig, monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device
 ) -> None:

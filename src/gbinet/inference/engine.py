@@ -15,9 +15,10 @@ from gbinet import kernels
 from gbinet.camera import Camera
 from gbinet.errors import InputError
 from gbinet.inference.fold import fold_batch_norms
-from gbinet.inference.fused import FusedPyramid, FusedRegulariser
+from gbinet.inference.fused import FusedChooser, FusedPyramid, FusedRegulariser
 from gbinet.inference.graphs import Graphs
 from gbinet.model import search
+from gbinet.model.choice import Choice, Chooser
 from gbinet.model.config import Readout
 from gbinet.model.cost_volume import Maps, ViewWeight, views_of
 from gbinet.model.encoder import SCALES
@@ -48,8 +49,11 @@ class Engine(GBiNet):
         self.encoder = FusedPyramid(folded.encoder)  # type: ignore[assignment]  # the same call
         self.regularisers = nn.ModuleList(_fuse(r) for r in folded.regularisers)
         self.view_weights = folded.view_weights
+        self.choice_weights = folded.choice_weights
+        self.choosers = nn.ModuleList(_fuse_chooser(c) for c in folded.choosers)
         self.refiner = folded.refiner
         self.packed_view_weights = [_pack(v, device, dtype) for v in folded.view_weights]
+        self.packed_choice_weights = [_pack(v, device, dtype) for v in folded.choice_weights]
         self.graphs = Graphs(graphs)
         self._transforms: Tensor | None = None  # while a search runs, [B, V - 1, 12]: see _transforms_of
         self.to(device, dtype).eval()
@@ -99,17 +103,42 @@ class Engine(GBiNet):
         from gbinet.kernels.choose import choose, expected_place
 
         height, width = maps[0].shape[-2:]
-        state = search.upsample(state, height, width)
+        enlarged, choice = self.enlarge(maps, cameras, state, scale)
+        assert isinstance(enlarged, SearchState)
+        state = enlarged
         regulariser = self.regularisers[scale]
         assert isinstance(regulariser, FusedRegulariser)
-        entered = regulariser.enter(self.cost_volume(maps, cameras, state, scale))
+        entered = regulariser.enter(self.cost_volume(maps, cameras, state, scale), maps[0])
         logits = regulariser.leave(entered, height, width)
         del entered
         nearby, smoothing = self.config.joint_confidence, self.config.smoothing_of(state.stage + 1)
         if smoothing is None:
-            return Stage(state, logits, *choose(state, logits, nearby))
+            return Stage(state, logits, *choose(state, logits, nearby), choice)
         place, sure = expected_place(state, logits, nearby)
-        return Stage(state, logits, search.settle(state, smoothed(place, *smoothing)), sure)
+        return Stage(state, logits, search.settle(state, smoothed(place, *smoothing)), sure, choice)
+
+    def enlarge(self, maps: Maps, cameras: Camera, state: State, scale: int) -> tuple[State, Choice | None]:
+        reference, *sources = views_of(maps)
+        size = reference.shape[-2:]
+        chooser = self.choosers[scale - 1] if self.choosers and scale else None
+        packed = self.packed_choice_weights[scale - 1] if chooser is not None else None
+        if (
+            packed is None
+            or not isinstance(chooser, FusedChooser)
+            or not isinstance(state, SearchState)
+            or not kernels.usable(reference, *sources)
+            or not state.stage
+            or state.cell.shape[-2:] == size
+        ):
+            return super().enlarge(maps, cameras, state, scale)
+        from gbinet.kernels.cost_volume import fused_cost_volume
+
+        cells = search.parents(state, *size)
+        inputs = chooser.room(cells)
+        groups, transforms = self.config.groups[scale], self._transforms_for(cameras)
+        fused_cost_volume(reference, sources, transforms, state, packed, groups, SCALES[scale], cells, inputs)
+        choice = Choice(cells, chooser.leave(inputs, reference, cells))
+        return search.adopt(state, cells, choice.best), choice
 
     def expected_depth(self, stage: Stage) -> Tensor:
         if not isinstance(stage.state, SearchState) or not kernels.usable(stage.logits):
@@ -134,11 +163,11 @@ class Engine(GBiNet):
         assert packed is not None
         from gbinet.kernels.cost_volume import fused_cost_volume
 
-        transforms = self._transforms
-        if transforms is None:
-            transforms = _transforms_of(cameras)
-        groups = self.config.groups[scale]
+        groups, transforms = self.config.groups[scale], self._transforms_for(cameras)
         return fused_cost_volume(reference, sources, transforms, state, packed, groups, SCALES[scale])
+
+    def _transforms_for(self, cameras: Camera) -> Tensor:
+        return _transforms_of(cameras) if self._transforms is None else self._transforms
 
     # ---- CUDA graphs ---------------------------------------------------------------------------------------
 
@@ -250,6 +279,11 @@ def _transforms_of(cameras: Camera) -> Tensor:
 def _fuse(regulariser: nn.Module) -> FusedRegulariser:
     assert isinstance(regulariser, Regulariser)
     return FusedRegulariser(regulariser)
+
+
+def _fuse_chooser(chooser: nn.Module) -> FusedChooser:
+    assert isinstance(chooser, Chooser)
+    return FusedChooser(chooser)
 
 
 @torch.no_grad()

@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gbinet import kernels
+from gbinet.model.choice import Chooser
 from gbinet.model.deform import DeformConv2d
 from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.layers import ConvBlock2d, ConvBlock3d, UpBlock3d
 from gbinet.model.regulariser import MULTIPLE, Regulariser
+from gbinet.model.search import PARENTS
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class FusedPyramid(nn.Module):
         self.channels = folded.channels
         self._blocks: list[list[tuple[_Layer, int]]] | None = None  # per scale, fine to coarse: layer, stride
         self._laterals: list[_Layer] = []
+        self._coarse: list[tuple[_Layer, int]] = []  # with dilation
+        self._reductions: list[_Layer] = []  # where fine maps are merged with what coarse ones have seen
         self._outputs: list[tuple[_Layer, Tensor] | None] = []  # offsets and taps; None: not deformable
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -63,13 +67,20 @@ class FusedPyramid(nn.Module):
             for layer, stride in blocks:
                 images = conv2d(images, layer.weight, layer.bias, stride=stride)
             bottom_up.append(images)
-        self._write(0, images, outputs[0])
         del images
+        for layer, dilation in self._coarse:
+            bottom_up[-1] = conv2d(
+                bottom_up[-1], layer.weight, layer.bias, dilation=dilation, skip=bottom_up[-1]
+            )
+        self._write(0, bottom_up[-1], outputs[0])
         for level in (1, 2, 3):
             lateral = self._laterals[level - 1]
             merged = merge(bottom_up[-2], bottom_up[-1], lateral.weight, lateral.bias)
             del bottom_up[-2 if level == 3 else -1 :]  # nobody reads the coarser map again
             self._write(level, merged, outputs[level])
+            if self._reductions and level < 3:
+                layer = self._reductions[level - 1]
+                bottom_up[-1] = conv2d(merged, layer.weight, layer.bias, relu=False)
             del merged  # before the next, larger one is made
 
     def _write(self, level: int, features: Tensor, output: Tensor) -> None:
@@ -93,6 +104,10 @@ class FusedPyramid(nn.Module):
         for conv in net.lateral:
             assert isinstance(conv, nn.Conv2d) and conv.bias is not None
             self._laterals.append(_Layer(conv.weight[:, :, 0, 0].T.contiguous(), conv.bias.float()))
+        self._reductions = [_layer(conv) for conv in net.reduce or ()]
+        self._coarse = [
+            (_layer(block), block.conv.dilation[0]) for block in net.coarse if isinstance(block, ConvBlock2d)
+        ]
         self._outputs = [
             (_layer(out.offset), pack_taps(out.weight)) if isinstance(out, DeformConv2d) else None
             for out in net.output
@@ -114,19 +129,36 @@ class FusedRegulariser(nn.Module):
         self._layers: dict[str, _Layer] | None = None  # made on first use, when type and device are settled
         self._planes: dict[tuple[str, int], _Layer] = {}  # the same for a number of planes: kernels/planes.py
 
-    def forward(self, volume: Tensor) -> Tensor:  # [B, G, D, H, W] -> logits [B, D, H, W]
+    def forward(
+        self,
+        volume: Tensor,  # [B, G, D, H, W]
+        reference: Tensor | None = None,  # [B, C, H, W] features, for the context
+    ) -> Tensor:  # logits [B, D, H, W]
         if not kernels.usable(volume):
-            logits: Tensor = self.plain(volume)
+            logits: Tensor = self.plain(volume, reference)
             return logits
         height, width = volume.shape[-2:]
-        return self.leave(self.enter(volume), height, width)
+        return self.leave(self.enter(volume, reference), height, width)
 
-    def enter(self, volume: Tensor) -> Tensor:
+    def enter(self, volume: Tensor, reference: Tensor | None = None) -> Tensor:
         """The first layer, [B, G, D, H, W] -> [B, C, D, H', W']; after it nobody needs the volume."""
         height, width = volume.shape[-2:]
-        if height % MULTIPLE or width % MULTIPLE:
-            volume = F.pad(volume, (0, -width % MULTIPLE, 0, -height % MULTIPLE))
-        return self._conv("entry", volume)
+        padding = (0, -width % MULTIPLE, 0, -height % MULTIPLE)
+        if any(padding):
+            volume = F.pad(volume, padding)
+        entered = self._conv("entry", volume)
+        if self.plain.context is not None:
+            assert reference is not None
+            entered += F.pad(self._context(reference), padding)[:, :, None]
+        return entered
+
+    def _context(self, reference: Tensor) -> Tensor:
+        """Features [B, C, H, W] -> what is added to every plane of the first layer, [B, w, H, W]."""
+        from gbinet.kernels.conv import conv2d
+
+        first, second = ((self._layers or self._pack())[f"context{i}"] for i in range(2))
+        hidden = conv2d(reference, first.weight, first.bias)
+        return conv2d(hidden, second.weight, second.bias, relu=False)
 
     def leave(self, entered: Tensor, height: int, width: int) -> Tensor:
         """All other layers, to logits [B, D, height, width]. What was entered is overwritten."""
@@ -177,8 +209,65 @@ class FusedRegulariser(nn.Module):
             assert isinstance(pair, nn.Sequential)
             blocks |= {f"down{level}.0": pair[0], f"down{level}.1": pair[1]}
         blocks |= {f"up{level}": block for level, block in enumerate(net.up)}
+        blocks |= {f"context{i}": block for i, block in enumerate(net.context or ())}
         self._layers = {name: _layer(block) for name, block in blocks.items()}
         self._layers["logit"] = _layer(net.logit)
+        return self._layers
+
+
+class FusedChooser(nn.Module):
+    """Same function as the folded chooser that it is made from, for the GPU."""
+
+    def __init__(self, folded: Chooser) -> None:
+        super().__init__()
+        self.plain = folded
+        self._layers: list[tuple[_Layer, int]] | None = None  # entry and spread, with dilation
+        self._output: _Layer | None = None
+
+    def forward(self, volume: Tensor, reference: Tensor, cells: Tensor) -> Tensor:
+        """As Chooser.forward."""
+        if not kernels.usable(volume):
+            logits: Tensor = self.plain(volume, reference, cells)
+            return logits
+        inputs = self.room(cells)
+        matches = volume.permute(0, 3, 4, 2, 1).flatten(3)  # [B, H, W, PARENTS * G]
+        inputs[..., : matches.shape[-1]] = matches
+        return self.leave(inputs, reference, cells)
+
+    def room(self, cells: Tensor) -> Tensor:
+        """Memory for all inputs of pixels with these parents [B, PARENTS, H, W]: [B, H, W, I], how well they
+        match first; `leave` writes the others. A multiple of 8 channels, so that rows are aligned."""
+        weight = self.plain.entry.conv.weight
+        batch, _, height, width = cells.shape
+        return weight.new_empty(batch, height, width, -(-weight.shape[1] // 8) * 8)
+
+    def leave(self, inputs: Tensor, reference: Tensor, cells: Tensor) -> Tensor:
+        """Logits [B, PARENTS, H, W] from the memory that `room` made, with the matches in it."""
+        from gbinet.kernels.conv import conv2d
+
+        layers = self._layers or self._pack()
+        assert self._output is not None
+        channels = reference.shape[1]
+        at = self.plain.entry.conv.in_channels - channels - (PARENTS - 1)
+        inputs[..., at : at + channels] = reference.permute(0, 2, 3, 1)
+        away = torch.tanh((cells[:, 1:] - cells[:, :1]).float() / 4)
+        inputs[..., at + channels : at + channels + PARENTS - 1] = away.permute(0, 2, 3, 1)
+        inputs[..., at + channels + PARENTS - 1 :] = 0
+        (entry, _), *spread = layers
+        hidden = conv2d(inputs.permute(0, 3, 1, 2), entry.weight, entry.bias)
+        for layer, dilation in spread:
+            hidden = conv2d(hidden, layer.weight, layer.bias, dilation=dilation, skip=hidden)
+        return conv2d(hidden, self._output.weight, self._output.bias, relu=False, planar=True)
+
+    @torch.no_grad()
+    def _pack(self) -> list[tuple[_Layer, int]]:
+        net = self.plain
+        entry = _layer(net.entry)
+        missing = -entry.weight.shape[-2] % 8
+        entry = _Layer(F.pad(entry.weight, (0, 0, 0, missing)), entry.bias)
+        spread = [block for block in net.spread if isinstance(block, ConvBlock2d)]
+        self._layers = [(entry, 1), *((_layer(block), block.conv.dilation[0]) for block in spread)]
+        self._output = _layer(net.output)
         return self._layers
 
 

@@ -66,6 +66,7 @@ def _conv_kernel(
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
     PLANAR: tl.constexpr,  # write [B, O, h, w] instead; depth is 1
+    DILATION: tl.constexpr,  # in height and width; other than 1 only with TAPS = 1
 ):
     plane = tl.program_id(1)  # b * D + d
     d = plane % depth
@@ -81,12 +82,13 @@ def _conv_kernel(
         if (source_d >= 0) & (source_d < depth):
             base = volume + (plane + kd - KD // 2).to(tl.int64) * height * width * I
             for kh in range(K):
-                row = y + kh - K // 2
+                row = y + (kh - K // 2) * DILATION
                 row_inside = (row >= 0) & (row < height) & keep
                 for kw in tl.static_range(0, K, TAPS):
-                    column = (x + kw - K // 2)[:, None] + (k // I)[None, :]
+                    left = x + (kw - K // 2) * DILATION
+                    column = left[:, None] + (k // I)[None, :]
                     inside = row_inside[:, None] & (column >= 0) & (column < width) & (k < TAPS * I)[None, :]
-                    pointers = base + ((row * width + x + kw - K // 2) * I)[:, None] + k[None, :]
+                    pointers = base + ((row * width + left) * I)[:, None] + k[None, :]
                     values = tl.load(pointers, mask=inside, other=0.0)
                     tap = ((kd * K + kh) * K + kw) * I + k
                     matrix = tl.load(
@@ -178,6 +180,7 @@ def conv3d(
     bias: Tensor,  # [O] float32
     *,
     stride: int = 1,
+    dilation: int = 1,  # in space
     relu: bool = True,
     skip: Tensor | None = None,  # [B, O, D, h, w], added after the ReLU
     planar: bool = False,  # D = 1, no skip: the result is contiguous, not channels last
@@ -188,13 +191,13 @@ def conv3d(
     depth_taps, kernel, _, _, outputs = packed.shape
     out_height, out_width = -(-height // stride), -(-width // stride)
     output = rows.new_empty(batch, depth, out_height, out_width, outputs)
-    taps = kernel if kernel * inputs <= 64 else 1
+    taps = kernel if kernel * inputs <= 64 and dilation == 1 else 1
     block = _block(rows)
     grid = (triton.cdiv(out_height * out_width, block), batch * depth)
     _conv_kernel[grid](
         rows, packed, bias, output if skip is None else _rows(skip), output, depth, height, width, out_height,
         out_width, STRIDE=stride, KD=depth_taps, K=kernel, TAPS=taps,
-        KP=max(16, triton.next_power_of_2(taps * inputs)), PLANAR=planar,
+        KP=max(16, triton.next_power_of_2(taps * inputs)), PLANAR=planar, DILATION=dilation,
         **_sizes(packed, relu, skip is not None, block), num_stages=1 if taps * inputs <= 32 else 2,
     )  # fmt: skip
     if planar:
@@ -209,11 +212,17 @@ def conv2d(
     bias: Tensor,  # [O] float32
     *,
     stride: int = 1,
+    dilation: int = 1,
     relu: bool = True,
+    skip: Tensor | None = None,  # [B, O, h, w], added after the ReLU
     planar: bool = False,  # the result is contiguous, not channels last
 ) -> Tensor:  # [B, O, h, w]
     """Convolution of images with 'same' padding."""
-    return conv3d(image[:, :, None], packed, bias, stride=stride, relu=relu, planar=planar)[:, :, 0]
+    added = None if skip is None else skip[:, :, None]
+    return conv3d(
+        image[:, :, None], packed, bias,
+        stride=stride, dilation=dilation, relu=relu, skip=added, planar=planar,
+    )[:, :, 0]  # fmt: skip
 
 
 def conv_transpose3d(

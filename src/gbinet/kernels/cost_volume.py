@@ -29,9 +29,19 @@ def depth_of(position, near, far, INVERSE: tl.constexpr):
 
 @triton.jit
 def _hypothesis(
-    cell, near, far, d, cells, FIRST: tl.constexpr, TOLERANCE: tl.constexpr, INVERSE: tl.constexpr
+    cell,
+    near,
+    far,
+    d,
+    cells,
+    FIRST: tl.constexpr,
+    TOLERANCE: tl.constexpr,
+    INVERSE: tl.constexpr,
+    GIVEN: tl.constexpr,
 ):
-    """Centre of bin d of each pixel, as model/search.py computes it."""
+    """Centre of bin d of each pixel (or of the given cell), as model/search.py computes it."""
+    if GIVEN:
+        return depth_of((cell.to(tl.float32) + 0.5) / cells, near, far, INVERSE)
     first = cell if FIRST else 2 * cell - TOLERANCE
     low = tl.minimum(tl.maximum(first + d, 0), cells).to(tl.float32) / cells
     high = tl.minimum(tl.maximum(first + d + 1, 0), cells).to(tl.float32) / cells
@@ -81,11 +91,14 @@ def _kernel(
     source_heights,  # tuple
     source_widths,  # tuple
     transforms,  # [B, S, 12]: M row by row, then t
-    cell,  # [B, H, W] int32
+    cell,  # [B, H, W] int32; GIVEN: [B, D, H, W], the hypotheses themselves
     depth_range,  # [B, 2]
     matrices,  # [2, 16, 16]: inputs x outputs of the two hidden layers, in the features' type
     vectors,  # [4, 16] float32: their biases, the output's weights, its bias
-    output,  # [B, D, H, W, G]
+    output,  # [B, D, H, W, G], or another layout of these as the next arguments say; groups side by side
+    batch_stride,
+    bin_stride,
+    pixel_stride,
     reference_stride,
     height,
     width,
@@ -100,6 +113,7 @@ def _kernel(
     FIRST: tl.constexpr,
     TOLERANCE: tl.constexpr,
     INVERSE: tl.constexpr,
+    GIVEN: tl.constexpr,
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -112,10 +126,11 @@ def _kernel(
     keep = (pixel < pixels) & (d < D)
     x = ((pixel % width).to(tl.float32) + 0.5) * scale
     y = ((pixel // width).to(tl.float32) + 0.5) * scale
-    own_cell = tl.load(cell + batch * pixels + pixel, mask=keep, other=0)
+    map_of_cells = batch * D + d if GIVEN else batch
+    own_cell = tl.load(cell + map_of_cells * pixels + pixel, mask=keep, other=0)
     near = tl.load(depth_range + batch * 2)
     far = tl.load(depth_range + batch * 2 + 1)
-    depth = _hypothesis(own_cell, near, far, d, cells, FIRST, TOLERANCE, INVERSE)
+    depth = _hypothesis(own_cell, near, far, d, cells, FIRST, TOLERANCE, INVERSE, GIVEN)
 
     channel = tl.arange(0, CP)
     unit = tl.arange(0, 16)
@@ -162,7 +177,8 @@ def _kernel(
         total += volume * spread[:, None]
         weight_total += weight
     spread = tl.reshape(tl.broadcast_to(weight_total[None, :], (DP, BLOCK)), (ROWS,))
-    pointers = output + ((batch * D + d) * pixels + pixel)[:, None] * G + unit[None, :]
+    voxel = batch * batch_stride + d.to(tl.int64) * bin_stride + pixel.to(tl.int64) * pixel_stride
+    pointers = output + voxel[:, None] + unit[None, :]
     result = (total / tl.maximum(spread[:, None], 1e-30)).to(output.dtype.element_ty)
     tl.store(pointers, result, mask=keep[:, None] & (unit < G)[None, :])
 
@@ -175,22 +191,32 @@ def fused_cost_volume(
     view_weight: tuple[Tensor, Tensor],  # matrices [2, 16, 16] and vectors [4, 16]; see inference/engine.py
     groups: int,
     scale: int = 1,  # image size / feature size
+    cells: Tensor | None = None,  # [B, D, H, W] int32: test the centres of these cells of the state's stage
+    output: Tensor
+    | None = None,  # [B, H, W, I >= D * G]: write there, a pixel's bins and groups side by side
 ) -> Tensor:  # [B, G, D, H, W] in channels_last_3d layout
-    """Same result as model.cost_volume on search.hypotheses(state)."""
+    """Same result as model.cost_volume on search.hypotheses(state), or on search.cell_depth(state, cells)."""
     rows = rows_of_channels(reference)
     maps = tuple(rows_of_channels(s) for s in sources)
     batch, height, width, channels = rows.shape
-    bins = state.num_bins
+    bins = state.num_bins if cells is None else cells.shape[1]
     padded = triton.next_power_of_2(bins)
     block = max(1, (256 if channels <= 8 else 64) // padded)  # pixels of a program
-    output = rows.new_empty(batch, bins, height, width, groups)
+    if output is None:
+        volume = rows.new_empty(batch, bins, height, width, groups)
+        strides = (volume.stride(0), volume.stride(1), groups)
+    else:
+        volume = output[..., : bins * groups].unflatten(-1, (bins, groups)).movedim(-2, 1)
+        strides = (output.stride(0), groups, output.stride(2))
     _kernel[(triton.cdiv(height * width, block), batch)](
         rows, maps, tuple(m.stride(0) for m in maps), tuple(m.shape[1] for m in maps),
-        tuple(m.shape[2] for m in maps), transforms.contiguous(), state.cell.contiguous(),
-        state.depth_range.contiguous(), *view_weight, output, rows.stride(0), height, width,
-        state.grid.cells(state.stage + 1), scale,
+        tuple(m.shape[2] for m in maps), transforms.contiguous(),
+        (state.cell if cells is None else cells).contiguous(), state.depth_range.contiguous(), *view_weight,
+        volume, *strides, rows.stride(0), height, width,
+        state.grid.cells(state.stage + (cells is None)), scale,
         S=len(maps), C=channels, CP=max(8, triton.next_power_of_2(channels)), G=groups, D=bins, DP=padded,
-        FIRST=state.stage == 0, TOLERANCE=state.grid.tolerance, INVERSE=state.grid.inverse, BLOCK=block,
+        FIRST=state.stage == 0, TOLERANCE=state.grid.tolerance, INVERSE=state.grid.inverse,
+        GIVEN=cells is not None, BLOCK=block,
         PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",
     )  # fmt: skip
-    return output.permute(0, 4, 1, 2, 3)
+    return volume.permute(0, 4, 1, 2, 3)

@@ -39,7 +39,13 @@ class GBiNetConfig:
     encoder: Encoder = "deformable"  # output convolutions of the encoder
     encoder_width: int = 8  # channels at full size; doubled at each coarser scale
     groups: tuple[int, ...] = (8, 8, 8, 4)  # groups of the correlation per scale, coarse to fine
-    regulariser_width: int = 8  # channels of the 3D U-Net at its top level
+    regulariser_width: int | tuple[int, ...] = 8  # channels of the 3D U-Nets at their top level; or per scale
+    top_down: bool = False  # fine features are merged with what the coarse ones have seen: see encoder.py
+    coarse_blocks: int = 0  # more layers of the encoder at the coarsest scale, ever wider
+    context: bool = False  # the 3D U-Nets see the reference's features beside the cost volume
+    # Between scales pixels choose their parents, by networks so wide, one per scale but the coarsest; none =
+    # they take their own: see choice.py
+    choice_widths: tuple[int, ...] = ()
     confidence_stages: int = 6  # K': the first K' stages count for the confidence
     # "largest": mean of the largest probabilities, as in the paper. "nearby": product of the probabilities of
     # the chosen bin with its neighbours, the chance that no stage was more than a bin off.
@@ -49,9 +55,21 @@ class GBiNetConfig:
     readout: Readout = "centre"
 
     def __post_init__(self) -> None:
-        for name in ("stages", "confidence_stages", "encoder_width", "regulariser_width"):
+        for name in ("stages", "confidence_stages", "encoder_width"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if len(self.regulariser_widths) != len(SCALES) or min(self.regulariser_widths) < 1:
+            raise InputError(
+                f"regulariser_width must be at least 1, one number or one per scale ({len(SCALES)}), "
+                f"got {self.regulariser_width}"
+            )
+        if self.coarse_blocks < 0:
+            raise InputError(f"coarse_blocks must not be negative, got {self.coarse_blocks}")
+        widths = self.choice_widths
+        if widths and (len(widths) != len(SCALES) - 1 or min(widths) < 1 or self.strategy != "binary"):
+            raise InputError(
+                f"choice_widths (binary search only) needs {len(SCALES) - 1} numbers or none, got {widths}"
+            )
         if not 0 <= self.first_spacing < float("inf"):
             raise InputError(f"first_spacing must not be negative, got {self.first_spacing}")
         if self.edge_cells < 0:
@@ -83,6 +101,12 @@ class GBiNetConfig:
     def joint_confidence(self) -> bool:
         """Whether the confidences of the stages are multiplied; else their mean is taken."""
         return self.confidence == "nearby"
+
+    @property
+    def regulariser_widths(self) -> tuple[int, ...]:
+        """Per scale, coarse to fine."""
+        width = self.regulariser_width
+        return width if isinstance(width, tuple) else (width,) * len(SCALES)
 
     def scale_index(self, stage: int) -> int:
         """Feature scale (0 = coarsest) of a stage, counted from 1."""

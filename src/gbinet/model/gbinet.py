@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError
+from gbinet.model import search
+from gbinet.model.choice import Choice, Chooser
 from gbinet.model.config import PRESETS, GBiNetConfig, Readout
 from gbinet.model.cost_volume import Maps, ViewWeight, cost_volume, views_of
 from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.refiner import Refiner, candidates
 from gbinet.model.regulariser import Regulariser
-from gbinet.model.search import SearchState, expected_place
+from gbinet.model.search import SearchState
 from gbinet.model.strategies import State, Strategy, strategy_of
 from gbinet.model.warp import travel
 from gbinet.scene import DepthRange
@@ -39,6 +41,7 @@ class Stage:
     logits: Tensor  # [B, D, h, w]
     next_state: State  # what follows; in a binary search, from the most probable bin
     sure: Tensor | None = None  # [B, 1, h, w]: the strategy's confidence, where it is known already
+    choice: Choice | None = None  # of parents, where the stage is the first at its scale
 
     @property
     def probabilities(self) -> Tensor:
@@ -62,11 +65,20 @@ class GBiNet(nn.Module):
         self.config = _preset(config) if isinstance(config, str) else config
         self.strategy: Strategy = strategy_of(self.config)
         self.weights_file: str | None = None  # name of the file that the weights were read from
-        self.encoder = FeaturePyramid(self.config.encoder_width, self.config.encoder == "deformable")
-        self.view_weights = nn.ModuleList(ViewWeight(g) for g in self.config.groups)
-        self.regularisers = nn.ModuleList(
-            Regulariser(g, self.config.regulariser_width) for g in self.config.groups
+        config = self.config
+        self.encoder = FeaturePyramid(
+            config.encoder_width, config.encoder == "deformable", config.top_down, config.coarse_blocks
         )
+        channels = self.encoder.channels
+        self.view_weights = nn.ModuleList(ViewWeight(g) for g in config.groups)
+        self.regularisers = nn.ModuleList(
+            Regulariser(g, width, context * config.context)
+            for g, width, context in zip(config.groups, config.regulariser_widths, channels, strict=True)
+        )
+        # Of the choices at all scales but the coarsest, which has no parents.
+        choosing = list(zip(channels[1:], config.groups[1:], config.choice_widths, strict=False))
+        self.choice_weights = nn.ModuleList(ViewWeight(g) for _, g, _ in choosing)
+        self.choosers = nn.ModuleList(Chooser(*sizes) for sizes in choosing)
         self.refiner = Refiner(self.encoder.channels[-1]) if self.config.refiner else None
 
     @staticmethod
@@ -125,10 +137,29 @@ class GBiNet(nn.Module):
         """One stage of the search. cameras [B, V] are those of the images."""
         scale = self.config.scale_index(state.stage + 1)
         maps = features[scale]
-        state = self.strategy.upsample(state, *_reference_size(maps))
+        state, choice = self.enlarge(maps, cameras, state, scale)
         volume = self.cost_volume(maps, cameras, state, scale)
-        logits = self.regularisers[scale](volume)
-        return Stage(state, logits, self.strategy.descend(state, logits))
+        logits = self.regularisers[scale](volume, views_of(maps)[0])
+        return Stage(state, logits, self.strategy.descend(state, logits), choice=choice)
+
+    def enlarge(self, maps: Maps, cameras: Camera, state: State, scale: int) -> tuple[State, Choice | None]:
+        """The state at the size of the maps of a scale, and how its parents were chosen, if they were."""
+        size = _reference_size(maps)
+        if not self.choosers or not isinstance(state, SearchState) or not state.stage:
+            return self.strategy.upsample(state, *size), None
+        if state.cell.shape[-2:] == size:
+            return state, None
+        cells = search.parents(state, *size)
+        volume = cost_volume(
+            maps,
+            cameras,
+            search.cell_depth(state, cells),
+            self.choice_weights[scale - 1],
+            self.config.groups[scale],
+            1 / SCALES[scale],
+        )
+        choice = Choice(cells, self.choosers[scale - 1](volume, views_of(maps)[0], cells))
+        return search.adopt(state, cells, choice.best), choice
 
     def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> Tensor:
         """The volume [B, G, D, h, w] that a stage looks at, at one of the four scales."""
@@ -142,10 +173,13 @@ class GBiNet(nn.Module):
         )
 
     def confidence(self, stage: Stage) -> Tensor:
-        """How sure a stage is, [B, 1, h, w]."""
-        if stage.sure is not None:
-            return stage.sure
-        return self.strategy.confidence(stage.state, stage.probabilities)
+        """How sure a stage is, [B, 1, h, w]; where it chose parents, of these too."""
+        own = stage.sure
+        if own is None:
+            own = self.strategy.confidence(stage.state, stage.probabilities)
+        if stage.choice is None or not self.config.joint_confidence:
+            return own
+        return own * stage.choice.confidence
 
     def expected_depth(self, stage: Stage) -> Tensor:
         """Continuous depth after a stage, [B, h, w]."""
@@ -154,7 +188,7 @@ class GBiNet(nn.Module):
     def expected_place(self, stage: Stage) -> Tensor:
         """Continuous answer of a stage of the binary search, in cells, [B, h, w]."""
         assert isinstance(stage.state, SearchState)
-        return expected_place(stage.state, stage.probabilities)
+        return search.expected_place(stage.state, stage.probabilities)
 
     def refined(self, stage: Stage, reference: Tensor, confidence: Tensor) -> SearchState:
         """The state after a stage at full size, its places corrected by the refiner.

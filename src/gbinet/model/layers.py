@@ -83,9 +83,12 @@ def norm_relu_plain(values: Tensor, norm: nn.Module) -> Tensor:
 class ConvBlock2d(nn.Sequential):
     """2D convolution without bias, batch norm, ReLU; 'same' padding."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, dilation: int = 1
+    ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+        padding = dilation * (kernel // 2)
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, bias=False)
         self.norm: nn.Module = nn.BatchNorm2d(outputs)
         self.relu = nn.ReLU(inplace=True)
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gbinet.model.layers import Conv3d, ConvBlock3d, UpBlock3d, add_into
+from gbinet.model.layers import Conv3d, ConvBlock2d, ConvBlock3d, UpBlock3d, add_into
 
 MULTIPLE = 8  # the U-Net halves height and width three times
 
@@ -14,10 +14,14 @@ MULTIPLE = 8  # the U-Net halves height and width three times
 class Regulariser(nn.Module):
     """Three levels down and up, strides in space only, skip connections added after the ReLU."""
 
-    def __init__(self, groups: int, width: int = 8) -> None:
+    def __init__(self, groups: int, width: int = 8, context: int = 0) -> None:
+        """context: channels of the reference's features, which then add to the first layer; 0 = none."""
         super().__init__()
         w = width
         self.entry = ConvBlock3d(groups, w)
+        self.context: nn.Sequential | None = None
+        if context:
+            self.context = nn.Sequential(ConvBlock2d(context, 2 * w), nn.Conv2d(2 * w, w, 3, padding=1))
         self.down = nn.ModuleList(
             nn.Sequential(ConvBlock3d(c, 2 * c, stride=2), ConvBlock3d(2 * c, 2 * c))
             for c in (w, 2 * w, 4 * w)
@@ -25,7 +29,11 @@ class Regulariser(nn.Module):
         self.up = nn.ModuleList(UpBlock3d(2 * c, c) for c in (4 * w, 2 * w, w))
         self.logit = Conv3d(w, 1, 3, padding=1, bias=False)
 
-    def forward(self, volume: Tensor) -> Tensor:  # [B, G, D, H, W] -> logits [B, D, H, W]
+    def forward(
+        self,
+        volume: Tensor,  # [B, G, D, H, W]
+        reference: Tensor | None = None,  # [B, C, H, W] features, for the context
+    ) -> Tensor:  # logits [B, D, H, W]
         """Any height and width: padded with zeros (as the convolutions do) and cropped back."""
         height, width = volume.shape[-2:]
         pad_height, pad_width = -height % MULTIPLE, -width % MULTIPLE
@@ -33,7 +41,12 @@ class Regulariser(nn.Module):
             volume = F.pad(volume, (0, pad_width, 0, pad_height))
         if volume.device.type == "cpu":  # the layout that oneDNN works in
             volume = volume.contiguous(memory_format=torch.channels_last_3d)
-        skips = [self.entry(volume)]
+        entered = self.entry(volume)
+        if self.context is not None:
+            assert reference is not None
+            seen = self.context(reference)[:, :, None]  # [B, w, 1, H, W]
+            entered = add_into(entered, F.pad(seen, (0, pad_width, 0, pad_height)))
+        skips = [entered]
         for block in self.down:
             skips.append(block(skips[-1]))
         current = skips.pop()

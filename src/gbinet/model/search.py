@@ -18,6 +18,7 @@ from torch import Tensor
 from gbinet import kernels
 from gbinet.errors import InputError
 
+PARENTS = 3  # cells that a pixel may choose from between two scales: see `parents`
 MAX_CELLS = 2**28  # finer than float32 can tell depths apart, and far from the limits of int32
 
 
@@ -165,6 +166,26 @@ def upsample(state: SearchState, height: int, width: int) -> SearchState:
     return replace(state, cell=cell.to(torch.int32), place=None)
 
 
+def parents(state: SearchState, height: int, width: int) -> Tensor:
+    """Cells that a finer pixel may descend from, [B, PARENTS, H, W] int32: its own (as `upsample` has it),
+    the nearest and the farthest of the 3x3 coarse pixels around it."""
+    own = upsample(state, height, width).cell
+    coarse = state.cell[:, None].float()  # [B, 1, h, w]
+    ends = torch.cat([-F.max_pool2d(-coarse, 3, 1, 1), F.max_pool2d(coarse, 3, 1, 1)], dim=1)
+    finer = F.interpolate(ends, size=(height, width), mode="nearest")
+    return torch.cat([own[:, None], finer.to(own.dtype)], dim=1)
+
+
+def adopt(state: SearchState, cells: Tensor, choice: Tensor) -> SearchState:
+    """The state on a finer grid whose pixels have taken one of these cells [B, N, H, W]. choice [B, H, W]."""
+    return replace(state, cell=cells.gather(1, choice[:, None])[:, 0], place=None)
+
+
+def cell_depth(state: SearchState, cells: Tensor) -> Tensor:
+    """Depth of the centres of cells [B, ...] of the state's stage."""
+    return state.grid.to_depth((cells.float() + 0.5) / state.grid.cells(state.stage), state.depth_range)
+
+
 def doubled(cell: Tensor, edge: int) -> Tensor:
     """Cells [B, h, w] at twice the size, [B, 2 h, 2 w]: bilinear among those within `edge` of the own one."""
     if kernels.usable(cell):
@@ -201,8 +222,7 @@ def depth(state: SearchState) -> Tensor:
     """Depth of the chosen cells, [B, H, W]: their centres."""
     if state.stage == 0:
         raise InputError("no stage has been searched yet, so there is no depth")
-    centre = (state.cell.float() + 0.5) / state.grid.cells(state.stage)
-    return state.grid.to_depth(centre, state.depth_range)
+    return cell_depth(state, state.cell)
 
 
 def expected_depth(state: SearchState, probabilities: Tensor) -> Tensor:

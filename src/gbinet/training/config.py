@@ -53,6 +53,7 @@ class TrainConfig:
     # ---- loss
     stage_weights: tuple[float, ...] = ()  # weight of each stage's loss; the last counts on, none = all 1
     readout_weight: float = 0.0  # weight of the loss of the continuous depth at the last stage; 0 = off
+    choice_weight: float = 0.5  # weight of the loss of the parents chosen between scales, where they are
     recover: bool = False  # pixels whose true depth was in no bin count again once it is in one (binary)
     grow_stages: bool = False  # 2 stages in the first epoch, one more in each later one, as published
 
@@ -118,7 +119,8 @@ class TrainConfig:
         """Configuration of the network that is trained."""
         preset = MODELS[self.model].to_dict()
         names = ("first_bins", "first_spacing", "inverse_depth", "edge_cells", "stages")
-        own = {name: getattr(self, name) for name in (*names, "smooth_radii", "smooth_cells")}
+        given = {name: getattr(self, name) for name in (*names, "smooth_radii", "smooth_cells")}
+        own = {name: value for name, value in given.items() if value}  # the others are the preset's
         if self.confidence == "nearby":  # a product: each stage more makes it surer
             own |= {"confidence": "nearby", "confidence_stages": self.stages}
         if self.update == "refiner":

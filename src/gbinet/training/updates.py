@@ -25,7 +25,7 @@ from gbinet.model.strategies import State
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
 from gbinet.training.encoding import Encoding, precision
-from gbinet.training.loss import StageLoss, refinement_loss, regression_loss, stage_loss
+from gbinet.training.loss import StageLoss, choice_loss, refinement_loss, regression_loss, stage_loss
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], No
     for _ in range(step.stages):
         encoding = Encoding(model, batch, step.config)
         stage, loss = _stage(model, batch, step, encoding.features, state, mask)
-        _weighted(step, stage, loss).backward()  # type: ignore[no-untyped-call]
+        _weighted(step, batch, model, stage, loss).backward()  # type: ignore[no-untyped-call]
         state, mask = stage.next_state, loss.valid
         measures.append(loss.measures)
         del stage, loss
@@ -72,7 +72,7 @@ def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], N
     total = torch.zeros((), device=batch.images.device)
     for _ in range(step.stages):
         stage, loss = _stage(model, batch, step, features, state, mask)
-        total = total + _weighted(step, stage, loss)
+        total = total + _weighted(step, batch, model, stage, loss)
         state, mask = stage.next_state, loss.valid
         measures.append(loss.measures)
     total.backward()  # type: ignore[no-untyped-call]
@@ -86,7 +86,7 @@ def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[
     encoding = Encoding(model, batch, step.config)
     for _ in range(step.stages):
         stage, loss = _stage(model, batch, step, encoding.features, state, mask)
-        _weighted(step, stage, loss).backward()  # type: ignore[no-untyped-call]
+        _weighted(step, batch, model, stage, loss).backward()  # type: ignore[no-untyped-call]
         state, mask = stage.next_state, loss.valid
         measures.append(loss.measures)
         del stage, loss  # the graph of this stage is not needed any more: free it before the next one
@@ -159,8 +159,14 @@ def _true_depth(model: GBiNet, batch: Batch, number: int) -> Tensor:
     return depth
 
 
-def _weighted(step: Step, stage: Stage, loss: StageLoss) -> Tensor:
-    return loss.loss * step.config.stage_weight(stage.next_state.stage)
+def _weighted(step: Step, batch: Batch, model: GBiNet, stage: Stage, loss: StageLoss) -> Tensor:
+    """What a stage's weights learn from: its own loss, and that of the parents it chose."""
+    number = stage.next_state.stage
+    total = loss.loss
+    if stage.choice is not None:
+        chosen = choice_loss(stage, _true_depth(model, batch, number), step.processes)
+        total = total + step.config.choice_weight * chosen
+    return total * step.config.stage_weight(number)
 
 
 def _all_pixels(batch: Batch) -> Tensor:

@@ -36,6 +36,7 @@ class Validation:
     final: DepthErrors  # of the depth that the network gives: its own read-out of the last stage
     valid_share: dict[int, float]  # stage -> share of pixels whose true depth lies in a bin, now and before
     all_pixels: DepthErrors  # of the depth that the network gives, edges too
+    edge_band: DepthErrors  # of the depth that the network gives, within 2 px of a depth edge
     confidence: ConfidenceErrors  # of the depth that the network gives
 
     @property
@@ -59,6 +60,7 @@ class Validation:
             "final": self.final.to_dict(),
             "valid_share": self.valid_share,
             "all_pixels": self.all_pixels.to_dict(),
+            "edge_band": self.edge_band.to_dict(),
             "confidence": vars(self.confidence),
         }
 
@@ -156,6 +158,7 @@ def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THR
         final=depth_errors(final, truth, no_edges, thresholds),
         valid_share={k: sum(int(p.valid[k].sum()) for p in predictions) / pixels for k in stages},
         all_pixels=depth_errors(final, truth, counted, thresholds),
+        edge_band=depth_errors(final, truth, counted & ~no_edges, thresholds),
         confidence=confidence_errors(final, confidence, truth, no_edges, thresholds=thresholds),
     )
 
@@ -205,6 +208,8 @@ def table(result: Validation, first_stage: int = 1) -> str:
     lines.append(f"final  network's own {shares}  {result.final.median:6.3f}")
     shares = " ".join(f"{100 * result.all_pixels.within[t]:6.1f}" for t in thresholds)
     lines.append(f"  all  with edges   {shares}  {result.all_pixels.median:6.3f}")
+    shares = " ".join(f"{100 * result.edge_band.within[t]:6.1f}" for t in thresholds)
+    lines.append(f" edge  within 2 px  {shares}  {result.edge_band.median:6.3f}")
     shares = " ".join(f"{100 * result.confidence.within[t]:6.1f}" for t in thresholds)
     lines.append(f" sure  {100 * result.confidence.share:5.1f} %      {shares}")
     return "\n".join(lines)
