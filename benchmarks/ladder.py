@@ -44,6 +44,10 @@ CHOICE = replace(SHIPPED, choice_widths=(64, 32, 16))
 WIDE = replace(CHOICE, regulariser_width=(16, 16, 8, 8))
 CONTEXT = replace(WIDE, context=True)
 PYRAMID = replace(CONTEXT, top_down=True, coarse_blocks=4)
+NEAR = CONTEXT  # trained on samples of the size of photos: --zoom 2 6.5
+TRUST = replace(NEAR, trust=True)
+REACH = replace(TRUST, choice_reach=3)
+REFINED = replace(REACH, refiner=True, refiner_sides=True, readout="refined")
 
 RUNGS: dict[str, GBiNetConfig] = {
     "shipped": SHIPPED,
@@ -51,6 +55,10 @@ RUNGS: dict[str, GBiNetConfig] = {
     "wide": WIDE,
     "context": CONTEXT,
     "pyramid": PYRAMID,
+    "near": NEAR,
+    "trust": TRUST,
+    "reach": REACH,
+    "refined": REFINED,
 }
 
 
@@ -64,7 +72,8 @@ def train_config(name: str, given: argparse.Namespace) -> TrainConfig:
         recover=True,
         assets=given.assets,
         dtu_like=True,  # as the validation set is
-        zoom=max(1.0, given.validation_size[0] / given.size[0]),
+        zoom=given.zoom[1],
+        least_zoom=given.zoom[0],
         width=given.size[0],
         height=given.size[1],
         batch_size=given.batch_size,
@@ -129,6 +138,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, nargs=2, default=(320, 256), help="width and height")
     parser.add_argument("--scenes", type=int, default=8, help="validation scenes")
     parser.add_argument("--validation-size", type=int, nargs=2, default=(1600, 1152))
+    parser.add_argument("--zoom", type=float, nargs=2, default=(1, 5), help="least and most, see training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=0.0, help="stop training after so many; 0 = never")
     given = parser.parse_args()

@@ -26,8 +26,11 @@ REFINED = replace(
 # Everything that the published network does not have.
 CHOOSING = replace(
     REFINED,
-    refiner=False,
-    readout="smooth",
+    stages=3,
+    scale_of_stage=(0, 1, 3),
+    refiner_sides=True,
+    trust=True,
+    choice_reach=2,
     choice_widths=(16, 16, 8),
     regulariser_width=(16, 8, 8, 8),
     context=True,

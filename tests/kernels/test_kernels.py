@@ -11,7 +11,7 @@ from gbinet.kernels import warp as fast_warp
 from gbinet.kernels.cost_volume import fused_cost_volume
 from gbinet.model.cost_volume import ViewWeight, fuse_views
 from gbinet.model.deform import deform_conv2d_plain
-from gbinet.model.search import SearchGrid, SearchState, hypotheses
+from gbinet.model.search import SearchGrid, SearchState, cell_depth, hypotheses
 from gbinet.model.warp import warp_correlation_plain
 
 
@@ -88,14 +88,46 @@ def test_fused_cost_volume(
         torch.nn.init.uniform_(block.norm.running_var, 0.5, 2.0)
         _fold(block)
     with torch.no_grad():
-        expected = fuse_views(reference, sources, matrices, offsets, hypotheses(state), net, groups)
+        expected, trust = fuse_views(reference, sources, matrices, offsets, hypotheses(state), net, groups)
         packed = _pack(net, kernel_device, torch.float32)
         assert packed is not None
         transforms = torch.cat([matrices.flatten(2), offsets], dim=2)
-        fused = fused_cost_volume(reference, sources, transforms, state, packed, groups)
+        fused, fused_trust = fused_cost_volume(reference, sources, transforms, state, packed, groups)
         # Geometry of images twice as large: the same, for features half their size.
         larger = transforms * torch.tensor([1, 1, 2, 1, 1, 2, 0.5, 0.5, 1, 2, 2, 1], device=kernel_device)
-        halved = fused_cost_volume(reference, sources, larger, state, packed, groups, scale=2)
-    assert fused.shape == expected.shape
+        halved, _ = fused_cost_volume(reference, sources, larger, state, packed, groups, scale=2)
+    assert fused.shape == expected.shape and fused_trust.shape == trust.shape
     assert relative_gap(fused, expected) < 1e-4
+    assert relative_gap(fused_trust, trust) < 1e-4
     assert relative_gap(halved, expected) < 1e-4
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_fused_cost_volume_of_given_cells(inverse: bool, kernel_device: torch.device) -> None:
+    """The cells' centres are tested, and the result is written side by side where the caller wants it."""
+    torch.manual_seed(0)
+    channels, groups, height, width, parents = 8, 4, 6, 9, 3
+    grid = SearchGrid(6, 16, inverse)
+    reference = torch.randn(1, channels, height, width).to(kernel_device)
+    sources = [torch.randn(1, channels, height, width).to(kernel_device) for _ in range(2)]
+    matrices = (torch.eye(3) + 0.03 * torch.randn(1, 2, 3, 3)).to(kernel_device)
+    offsets = torch.randn(1, 2, 3).to(kernel_device)
+    cells = torch.randint(0, grid.cells(2), (1, parents, height, width), dtype=torch.int32).to(kernel_device)
+    state = SearchState(grid, torch.tensor([[2.0, 9.0]], device=kernel_device), 2, cells[:, 0])
+    net = ViewWeight(groups).to(kernel_device).eval()
+    for block in net.hidden:
+        _fold(block)
+    room = torch.full((1, height, width, parents * groups + 4), 7.0, device=kernel_device)
+    with torch.no_grad():
+        depth = cell_depth(state, cells)
+        expected, _ = fuse_views(reference, sources, matrices, offsets, depth, net, groups)
+        packed = _pack(net, kernel_device, torch.float32)
+        assert packed is not None
+        transforms = torch.cat([matrices.flatten(2), offsets], dim=2)
+        fused, _ = fused_cost_volume(
+            reference, sources, transforms, state, packed, groups, cells=cells, output=room
+        )
+    assert relative_gap(fused, expected) < 1e-4
+    beside = expected.permute(0, 3, 4, 2, 1).flatten(3)  # [1, H, W, N * G]
+    assert relative_gap(room[..., : parents * groups], beside) < 1e-4
+    assert bool((room[..., parents * groups :] == 7.0).all())

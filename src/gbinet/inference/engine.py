@@ -108,7 +108,9 @@ class Engine(GBiNet):
         state = enlarged
         regulariser = self.regularisers[scale]
         assert isinstance(regulariser, FusedRegulariser)
-        entered = regulariser.enter(self.cost_volume(maps, cameras, state, scale), maps[0])
+        volume, trust = self.cost_volume(maps, cameras, state, scale)
+        entered = regulariser.enter(volume, self.beside(maps[0], trust))
+        del volume
         logits = regulariser.leave(entered, height, width)
         del entered
         nearby, smoothing = self.config.joint_confidence, self.config.smoothing_of(state.stage + 1)
@@ -119,7 +121,7 @@ class Engine(GBiNet):
 
     def enlarge(self, maps: Maps, cameras: Camera, state: State, scale: int) -> tuple[State, Choice | None]:
         reference, *sources = views_of(maps)
-        size = reference.shape[-2:]
+        height, width = reference.shape[-2:]
         chooser = self.choosers[scale - 1] if self.choosers and scale else None
         packed = self.packed_choice_weights[scale - 1] if chooser is not None else None
         if (
@@ -128,16 +130,18 @@ class Engine(GBiNet):
             or not isinstance(state, SearchState)
             or not kernels.usable(reference, *sources)
             or not state.stage
-            or state.cell.shape[-2:] == size
+            or state.cell.shape[-2:] == (height, width)
         ):
             return super().enlarge(maps, cameras, state, scale)
         from gbinet.kernels.cost_volume import fused_cost_volume
 
-        cells = search.parents(state, *size)
+        cells = search.parents(state, height, width, self.config.reaches(scale))
         inputs = chooser.room(cells)
         groups, transforms = self.config.groups[scale], self._transforms_for(cameras)
-        fused_cost_volume(reference, sources, transforms, state, packed, groups, SCALES[scale], cells, inputs)
-        choice = Choice(cells, chooser.leave(inputs, reference, cells))
+        _, trust = fused_cost_volume(
+            reference, sources, transforms, state, packed, groups, SCALES[scale], cells, inputs
+        )
+        choice = Choice(cells, chooser.leave(inputs, self.beside(reference, trust), cells))
         return search.adopt(state, cells, choice.best), choice
 
     def expected_depth(self, stage: Stage) -> Tensor:
@@ -154,7 +158,7 @@ class Engine(GBiNet):
 
         return expected_place(stage.state, stage.logits)[0]
 
-    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> Tensor:
+    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> tuple[Tensor, Tensor]:
         reference, *sources = views_of(maps)
         packed = self.packed_view_weights[scale]
         usable = packed is not None and kernels.usable(reference, *sources)

@@ -15,7 +15,6 @@ from gbinet.model.deform import DeformConv2d
 from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.layers import ConvBlock2d, ConvBlock3d, UpBlock3d
 from gbinet.model.regulariser import MULTIPLE, Regulariser
-from gbinet.model.search import PARENTS
 
 
 @dataclass(frozen=True)
@@ -230,29 +229,29 @@ class FusedChooser(nn.Module):
             logits: Tensor = self.plain(volume, reference, cells)
             return logits
         inputs = self.room(cells)
-        matches = volume.permute(0, 3, 4, 2, 1).flatten(3)  # [B, H, W, PARENTS * G]
+        matches = volume.permute(0, 3, 4, 2, 1).flatten(3)  # [B, H, W, N * G]
         inputs[..., : matches.shape[-1]] = matches
         return self.leave(inputs, reference, cells)
 
     def room(self, cells: Tensor) -> Tensor:
-        """Memory for all inputs of pixels with these parents [B, PARENTS, H, W]: [B, H, W, I], how well they
+        """Memory for all inputs of pixels with these parents [B, N, H, W]: [B, H, W, I], how well they
         match first; `leave` writes the others. A multiple of 8 channels, so that rows are aligned."""
         weight = self.plain.entry.conv.weight
         batch, _, height, width = cells.shape
         return weight.new_empty(batch, height, width, -(-weight.shape[1] // 8) * 8)
 
     def leave(self, inputs: Tensor, reference: Tensor, cells: Tensor) -> Tensor:
-        """Logits [B, PARENTS, H, W] from the memory that `room` made, with the matches in it."""
+        """Logits [B, N, H, W] from the memory that `room` made, with the matches in it."""
         from gbinet.kernels.conv import conv2d
 
         layers = self._layers or self._pack()
         assert self._output is not None
-        channels = reference.shape[1]
-        at = self.plain.entry.conv.in_channels - channels - (PARENTS - 1)
+        channels, parents = reference.shape[1], cells.shape[1]
+        at = self.plain.entry.conv.in_channels - channels - (parents - 1)
         inputs[..., at : at + channels] = reference.permute(0, 2, 3, 1)
         away = torch.tanh((cells[:, 1:] - cells[:, :1]).float() / 4)
-        inputs[..., at + channels : at + channels + PARENTS - 1] = away.permute(0, 2, 3, 1)
-        inputs[..., at + channels + PARENTS - 1 :] = 0
+        inputs[..., at + channels : at + channels + parents - 1] = away.permute(0, 2, 3, 1)
+        inputs[..., at + channels + parents - 1 :] = 0
         (entry, _), *spread = layers
         hidden = conv2d(inputs.permute(0, 3, 1, 2), entry.weight, entry.bias)
         for layer, dilation in spread:

@@ -34,6 +34,7 @@ class GBiNetConfig:
     smooth_radii: tuple[int, ...] = ()
     smooth_cells: tuple[int, ...] = ()
     refiner: bool = False  # a small network that corrects the smoothed depth of the last stage: refiner.py
+    refiner_sides: bool = False  # it may take the depth of either side of an edge, too
     stages: int = 8  # stages searched by default
     scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = 1/8 .. 3 = full; later stages: the last
     encoder: Encoder = "deformable"  # output convolutions of the encoder
@@ -46,6 +47,8 @@ class GBiNetConfig:
     # Between scales pixels choose their parents, by networks so wide, one per scale but the coarsest; none =
     # they take their own: see choice.py
     choice_widths: tuple[int, ...] = ()
+    choice_reach: int = 0  # > 1: at the first enlargement, parents so many pixels around are on offer too
+    trust: bool = False  # these networks and the context see how far the sources are trusted at each pixel
     confidence_stages: int = 6  # K': the first K' stages count for the confidence
     # "largest": mean of the largest probabilities, as in the paper. "nearby": product of the probabilities of
     # the chosen bin with its neighbours, the chance that no stage was more than a bin off.
@@ -107,6 +110,10 @@ class GBiNetConfig:
         """Per scale, coarse to fine."""
         width = self.regulariser_width
         return width if isinstance(width, tuple) else (width,) * len(SCALES)
+
+    def reaches(self, scale: int) -> tuple[int, ...]:
+        """How far around a pixel its parents may lie, in coarse pixels, when the search enters a scale."""
+        return (1, self.choice_reach) if scale == 1 and self.choice_reach > 1 else (1,)
 
     def scale_index(self, stage: int) -> int:
         """Feature scale (0 = coarsest) of a stage, counted from 1."""

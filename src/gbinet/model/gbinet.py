@@ -72,14 +72,17 @@ class GBiNet(nn.Module):
         channels = self.encoder.channels
         self.view_weights = nn.ModuleList(ViewWeight(g) for g in config.groups)
         self.regularisers = nn.ModuleList(
-            Regulariser(g, width, context * config.context)
-            for g, width, context in zip(config.groups, config.regulariser_widths, channels, strict=True)
+            Regulariser(g, width, (c + config.trust) * config.context)
+            for g, width, c in zip(config.groups, config.regulariser_widths, channels, strict=True)
         )
         # Of the choices at all scales but the coarsest, which has no parents.
-        choosing = list(zip(channels[1:], config.groups[1:], config.choice_widths, strict=False))
-        self.choice_weights = nn.ModuleList(ViewWeight(g) for _, g, _ in choosing)
-        self.choosers = nn.ModuleList(Chooser(*sizes) for sizes in choosing)
-        self.refiner = Refiner(self.encoder.channels[-1]) if self.config.refiner else None
+        choosing = enumerate(zip(channels[1:], config.groups[1:], config.choice_widths, strict=False), 1)
+        self.choice_weights = nn.ModuleList(ViewWeight(g) for g in config.groups[1:] if config.choice_widths)
+        self.choosers = nn.ModuleList(
+            Chooser(c + config.trust, g, width, 1 + 2 * len(config.reaches(scale)))
+            for scale, (c, g, width) in choosing
+        )
+        self.refiner = Refiner(channels[-1], sides=config.refiner_sides) if config.refiner else None
 
     @staticmethod
     def from_pretrained(weights: str | Path | None = None) -> GBiNet:
@@ -138,8 +141,8 @@ class GBiNet(nn.Module):
         scale = self.config.scale_index(state.stage + 1)
         maps = features[scale]
         state, choice = self.enlarge(maps, cameras, state, scale)
-        volume = self.cost_volume(maps, cameras, state, scale)
-        logits = self.regularisers[scale](volume, views_of(maps)[0])
+        volume, trust = self.cost_volume(maps, cameras, state, scale)
+        logits = self.regularisers[scale](volume, self.beside(views_of(maps)[0], trust))
         return Stage(state, logits, self.strategy.descend(state, logits), choice=choice)
 
     def enlarge(self, maps: Maps, cameras: Camera, state: State, scale: int) -> tuple[State, Choice | None]:
@@ -149,8 +152,8 @@ class GBiNet(nn.Module):
             return self.strategy.upsample(state, *size), None
         if state.cell.shape[-2:] == size:
             return state, None
-        cells = search.parents(state, *size)
-        volume = cost_volume(
+        cells = search.parents(state, *size, self.config.reaches(scale))
+        volume, trust = cost_volume(
             maps,
             cameras,
             search.cell_depth(state, cells),
@@ -158,11 +161,16 @@ class GBiNet(nn.Module):
             self.config.groups[scale],
             1 / SCALES[scale],
         )
-        choice = Choice(cells, self.choosers[scale - 1](volume, views_of(maps)[0], cells))
+        known = self.beside(views_of(maps)[0], trust)
+        choice = Choice(cells, self.choosers[scale - 1](volume, known, cells))
         return search.adopt(state, cells, choice.best), choice
 
-    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> Tensor:
-        """The volume [B, G, D, h, w] that a stage looks at, at one of the four scales."""
+    def beside(self, reference: Tensor, trust: Tensor) -> Tensor:
+        """What is known of a pixel beside its matches, [B, C, h, w]: features, and trust where configured."""
+        return torch.cat([reference, trust.to(reference.dtype)], dim=1) if self.config.trust else reference
+
+    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> tuple[Tensor, Tensor]:
+        """The volume [B, G, D, h, w] that a stage looks at, at one of the four scales, and the trust."""
         return cost_volume(
             maps,
             cameras,
@@ -198,7 +206,9 @@ class GBiNet(nn.Module):
         after, smoothing = stage.next_state, self.config.smoothing_of(stage.next_state.stage)
         assert isinstance(after, SearchState) and after.place is not None
         assert smoothing is not None and self.refiner is not None  # the configuration saw to it
-        places = candidates(self.expected_place(stage), after.place, *smoothing)
+        places = candidates(
+            self.expected_place(stage), after.place, *smoothing, sides=self.config.refiner_sides
+        )
         sure = torch.cat([self.confidence(stage), confidence], dim=1)
         return replace(after, place=self.refiner(places, sure, reference))
 

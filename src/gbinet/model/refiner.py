@@ -3,6 +3,7 @@
 How far to smooth depends on the place (a plain wall far, a relief hardly), and a mean flattens curvature. A
 small network of 2D convolutions at full size looks at the answers as they are and at three smoothings of
 them, at the confidence and at the reference's features; it mixes the four and adds a correction of its own.
+With `sides` it may also take the nearest or the farthest answer around: at a silhouette, the other side's.
 """
 
 from __future__ import annotations
@@ -11,45 +12,54 @@ import torch
 from torch import Tensor, nn
 
 from gbinet.model.layers import add_into
+from gbinet.model.search import nearest_and_farthest
 from gbinet.model.smoothing import smoothed
 
-CANDIDATES = 4
+SMOOTHINGS = 4  # from none to the strongest
+SIDES = 2
+SIDE_REACH = 2  # px around, for the other side of an edge
 DILATIONS = (2, 4, 8)
 
 
-def candidates(place: Tensor, smooth: Tensor, radius: int, reach: float) -> Tensor:
-    """Answers in cells [B, h, w] and their smoothing [B, h, w] -> from raw to smoothest, [B, 4, h, w]."""
+def candidates(place: Tensor, smooth: Tensor, radius: int, reach: float, sides: bool = False) -> Tensor:
+    """Answers in cells [B, h, w] and their smoothing [B, h, w] -> from raw to smoothest, then the nearest and
+    the farthest around, if asked for: [B, 4 or 6, h, w]."""
     less = smoothed(place, max(radius // 2, 1), reach)
-    return torch.stack([place, less, smooth, smoothed(smooth, radius, reach)], dim=1)
+    answers = torch.stack([place, less, smooth, smoothed(smooth, radius, reach)], dim=1)
+    return torch.cat([answers, nearest_and_farthest(smooth, SIDE_REACH)], dim=1) if sides else answers
 
 
 class Refiner(nn.Module):
     """Continuous answers from candidates. New ones take the candidates' mean."""
 
-    def __init__(self, channels: int, width: int = 16) -> None:
+    def __init__(self, channels: int, width: int = 16, sides: bool = False) -> None:
         super().__init__()
-        inputs = (CANDIDATES - 1) + (CANDIDATES - 2) + 2 + channels
+        self.candidates = SMOOTHINGS + SIDES * sides
+        inputs = (self.candidates - 1) + (SMOOTHINGS - 2) + SIDES * sides + 2 + channels
         self.entry = nn.Conv2d(inputs, width, 3, padding=1)
         self.spread = nn.ModuleList(nn.Conv2d(width, width, 3, padding=d, dilation=d) for d in DILATIONS)
-        self.output = nn.Conv2d(width, CANDIDATES + 1, 3, padding=1)
+        self.output = nn.Conv2d(width, self.candidates + 1, 3, padding=1)
         nn.init.zeros_(self.output.weight)
-        nn.init.zeros_(self.output.bias)  # type: ignore[arg-type]  # this one has a bias
+        assert self.output.bias is not None
+        nn.init.zeros_(self.output.bias)
+        with torch.no_grad():
+            self.output.bias[SMOOTHINGS : self.candidates] = -4.0  # a new one leaves the sides alone
 
     def forward(
         self,
-        places: Tensor,  # [B, 4, h, w] float32, in cells
+        places: Tensor,  # [B, 4 or 6, h, w] float32, in cells
         sure: Tensor,  # [B, 2, h, w]: of the last stage, of all stages
         reference: Tensor,  # [B, C, h, w] features
     ) -> Tensor:  # [B, h, w] float32, in cells
         hidden = self.entry(self._inputs(places, sure, reference)).relu_()
         for layer in self.spread:
             hidden = add_into(layer(hidden).relu_(), hidden)
-        said = self.output(hidden).float()  # [B, 5, h, w]
+        said = self.output(hidden).float()  # [B, 5 or 7, h, w]
         del hidden
-        share = said[:, :CANDIDATES].softmax(1)
+        share = said[:, : self.candidates].softmax(1)
         # Differences to the first, not places: of thousands of cells float32 keeps few digits.
         mixed = (share * (places - places[:, :1])).sum(1)
-        refined: Tensor = places[:, 0] + mixed + said[:, CANDIDATES]
+        refined: Tensor = places[:, 0] + mixed + said[:, self.candidates]
         return refined
 
     def _inputs(self, places: Tensor, sure: Tensor, reference: Tensor) -> Tensor:
@@ -61,11 +71,16 @@ class Refiner(nn.Module):
             size, dtype=weight.dtype, device=places.device, memory_format=torch.channels_last
         )
         at = 0
-        for i in range(1, CANDIDATES):  # saturating: where something is wrong it does not matter how much
+        for i in range(
+            1, self.candidates
+        ):  # saturating: where something is wrong it does not matter how much
             inputs[:, at] = torch.tanh((places[:, i] - places[:, 0]) / 4)
             at += 1
-        for i in range(2, CANDIDATES):
+        for i in range(2, SMOOTHINGS):
             inputs[:, at] = torch.tanh(places[:, i] - places[:, i - 1])
+            at += 1
+        for i in range(SMOOTHINGS, self.candidates):
+            inputs[:, at] = torch.tanh((places[:, i] - places[:, 0]) / 64)
             at += 1
         inputs[:, at : at + 2] = sure
         inputs[:, at + 2 :] = reference

@@ -9,6 +9,7 @@ are pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +19,6 @@ from torch import Tensor
 from gbinet import kernels
 from gbinet.errors import InputError
 
-PARENTS = 3  # cells that a pixel may choose from between two scales: see `parents`
 MAX_CELLS = 2**28  # finer than float32 can tell depths apart, and far from the limits of int32
 
 
@@ -166,14 +166,20 @@ def upsample(state: SearchState, height: int, width: int) -> SearchState:
     return replace(state, cell=cell.to(torch.int32), place=None)
 
 
-def parents(state: SearchState, height: int, width: int) -> Tensor:
-    """Cells that a finer pixel may descend from, [B, PARENTS, H, W] int32: its own (as `upsample` has it),
-    the nearest and the farthest of the 3x3 coarse pixels around it."""
+def parents(state: SearchState, height: int, width: int, reaches: Sequence[int] = (1,)) -> Tensor:
+    """Cells that a finer pixel may descend from, [B, 1 + 2 R, H, W] int32: its own (as `upsample` has it),
+    and for each of the R reaches the nearest and the farthest of the coarse pixels so far around it."""
     own = upsample(state, height, width).cell
-    coarse = state.cell[:, None].float()  # [B, 1, h, w]
-    ends = torch.cat([-F.max_pool2d(-coarse, 3, 1, 1), F.max_pool2d(coarse, 3, 1, 1)], dim=1)
+    ends = torch.cat([nearest_and_farthest(state.cell.float(), reach) for reach in reaches], dim=1)
     finer = F.interpolate(ends, size=(height, width), mode="nearest")
     return torch.cat([own[:, None], finer.to(own.dtype)], dim=1)
+
+
+def nearest_and_farthest(values: Tensor, reach: int) -> Tensor:
+    """Smallest and largest of the values [B, H, W] in squares around each pixel, [B, 2, H, W]."""
+    both = torch.stack([-values, values], dim=1)
+    ends = F.max_pool2d(both, 2 * reach + 1, 1, reach)
+    return torch.cat([-ends[:, :1], ends[:, 1:]], dim=1)
 
 
 def adopt(state: SearchState, cells: Tensor, choice: Tensor) -> SearchState:

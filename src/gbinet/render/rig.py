@@ -64,14 +64,14 @@ def draw_rig(
     return Rig(Camera(K, pose, width, height), distance, dtu_like)
 
 
-def draw_windows(rng: Chance, rig: Rig, largest: float) -> Rig:
-    """The rig's cameras as windows of images that are up to `largest` times as wide and high.
+def draw_windows(rng: Chance, rig: Rig, largest: float, least: float = 1.0) -> Rig:
+    """The rig's cameras as windows of images that are `least` to `largest` times as wide and high.
 
     Networks are trained on small images and used on large ones, where surfaces are smoother and moves between
     views longer, both in pixels. The sources' windows show what the reference's shows, as far as a plane at
     the distance of the target can tell.
     """
-    factor = log_uniform(rng, 1, largest)
+    factor = log_uniform(rng, least, largest)
     cameras = rig.cameras
     size = torch.tensor([cameras.width, cameras.height], dtype=torch.float64)
     K = cameras.K.clone()  # [V, 3, 3]

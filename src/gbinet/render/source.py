@@ -38,13 +38,17 @@ class RenderConfig:
     kinds: tuple[str, ...] = ()  # scene kinds in use; empty: all, in their usual shares
     dtu_like: bool = False  # only narrow views from 0.5 to 0.9 m, in millimetres
     zoom: float = 1.0  # samples are windows of images up to this many times as large; 1: whole images
+    least_zoom: float = 1.0  # ... and at least this many times
     sensor: SensorConfig = field(default_factory=SensorConfig)
 
     def __post_init__(self) -> None:
         if min(self.width, self.height, self.views, self.samples_per_scene, self.scenes_at_once) < 1:
             raise InputError("width, height, views, samples_per_scene and scenes_at_once must be at least 1")
-        if not 1 <= self.zoom <= 16:
-            raise InputError(f"zoom must lie between 1 and 16, got {self.zoom}")
+        if not 1 <= self.least_zoom <= self.zoom <= 16:
+            raise InputError(
+                "zoom must lie between 1 and 16 and least_zoom not above it, "
+                f"got {self.zoom} and {self.least_zoom}"
+            )
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     rig = draw_rig(rng, scene.kind, scene.layout, config.views, config.width, config.height, forced)
     whole = rig.cameras[:1]
     if config.zoom > 1:
-        rig = draw_windows(chance(*key, "zoom"), rig, config.zoom)
+        rig = draw_windows(chance(*key, "zoom"), rig, config.zoom, config.least_zoom)
     cameras = rig.cameras.to(scene.device, torch.float32)
     depth, _ = render_depth(scene, cameras[:1])
     images = expose(render_colour(scene, cameras), chance(*key, "sensor"), config.sensor)

@@ -29,6 +29,7 @@ class TrainConfig:
     dtu_like: bool = False  # rendered: only narrow views of tables from 0.5 to 0.9 m, in millimetres
     samples_per_scene: int = 8  # how often a rendered scene is used before it is replaced
     zoom: float = 1.0  # rendered: samples are windows of images up to this many times as large
+    least_zoom: float = 1.0  # rendered: ... and at least this many times
     views: int = 5  # images per sample, the reference included
     height: int = 512  # of a training image; a multiple of 64
     width: int = 640  # of a training image; a multiple of 64
@@ -54,6 +55,7 @@ class TrainConfig:
     stage_weights: tuple[float, ...] = ()  # weight of each stage's loss; the last counts on, none = all 1
     readout_weight: float = 0.0  # weight of the loss of the continuous depth at the last stage; 0 = off
     choice_weight: float = 0.5  # weight of the loss of the parents chosen between scales, where they are
+    refiner_weight: float = 0.3  # weight of the refiner's loss, where it is trained with the network
     recover: bool = False  # pixels whose true depth was in no bin count again once it is in one (binary)
     grow_stages: bool = False  # 2 stages in the first epoch, one more in each later one, as published
 

@@ -77,7 +77,7 @@ def choice_loss(stage: Stage, depth: Tensor, processes: Processes) -> Tensor:
     near, far = state.depth_range[:, :, None, None].unbind(1)  # [B, 1, 1] each
     inside = (depth > near) & (depth < far)
     position = grid.to_position(depth.clamp(min=near, max=far), state.depth_range) * grid.cells(state.stage)
-    error = (stage.choice.cells.float() + 0.5 - position[:, None]).abs()  # [B, PARENTS, h, w]
+    error = (stage.choice.cells.float() + 0.5 - position[:, None]).abs()  # [B, N, h, w]
     least = error.amin(1, keepdim=True)
     good = error <= (least + 0.25).clamp(min=GOOD)
     counted = inside & (least[:, 0] <= ANSWERABLE) & ~good.all(1)

@@ -158,6 +158,7 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
             dtu_like=config.dtu_like,
             samples_per_scene=config.samples_per_scene,
             zoom=config.zoom,
+            least_zoom=config.least_zoom,
         )
         return SourceStream(
             RenderedSource(render, device, processes.count), config.batch_size, processes, device

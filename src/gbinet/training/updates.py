@@ -4,7 +4,8 @@ per-stage       the paper's: encoder, backward pass and optimiser step for every
 accumulate      the losses of all stages together, one backward pass: all stages' graphs are held at once
 shared-encoder  one encoder pass; every stage's loss goes back into the feature maps and its graph is freed at
                 once, then one backward pass through the encoder. Accumulate's gradient, one stage's memory.
-refiner         the network stays as it is, and only its refiner learns, from what the last stage says
+refiner         the network stays as it is, and only its refiner learns, from what the last stage says; in the
+                other modes a refiner learns with the network
 
 To save memory, per-stage and shared-encoder may run the encoder twice where this says once: see encoding.py.
 """
@@ -20,7 +21,7 @@ from torch import Tensor
 from gbinet.data.batch import Batch
 from gbinet.data.transforms import depth_pyramid
 from gbinet.model.encoder import SCALES
-from gbinet.model.gbinet import Features, GBiNet, Stage, evaluating
+from gbinet.model.gbinet import Features, GBiNet, Stage, evaluating, joined
 from gbinet.model.strategies import State
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
@@ -50,14 +51,13 @@ def update(mode: UpdateMode, model: GBiNet, batch: Batch, step: Step, optimise: 
 
 def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    state, mask = None, _all_pixels(batch)
+    walk = _Walk(_all_pixels(batch))
     for _ in range(step.stages):
         encoding = Encoding(model, batch, step.config)
-        stage, loss = _stage(model, batch, step, encoding.features, state, mask)
-        _weighted(step, batch, model, stage, loss).backward()  # type: ignore[no-untyped-call]
-        state, mask = stage.next_state, loss.valid
-        measures.append(loss.measures)
-        del stage, loss
+        loss, walk, of_stage = _stage(model, batch, step, encoding.features, walk)
+        loss.backward()  # type: ignore[no-untyped-call]
+        measures.append(of_stage)
+        del loss
         encoding.backward()
         del encoding  # free it before the next encoder pass
         optimise()
@@ -66,15 +66,14 @@ def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], No
 
 def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    state, mask = None, _all_pixels(batch)
+    walk = _Walk(_all_pixels(batch))
     with precision(step.config, batch):
         features = model.encode(batch.images)
     total = torch.zeros((), device=batch.images.device)
     for _ in range(step.stages):
-        stage, loss = _stage(model, batch, step, features, state, mask)
-        total = total + _weighted(step, batch, model, stage, loss)
-        state, mask = stage.next_state, loss.valid
-        measures.append(loss.measures)
+        loss, walk, of_stage = _stage(model, batch, step, features, walk)
+        total = total + loss
+        measures.append(of_stage)
     total.backward()  # type: ignore[no-untyped-call]
     optimise()
     return torch.stack(measures)
@@ -82,14 +81,13 @@ def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], N
 
 def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    state, mask = None, _all_pixels(batch)
+    walk = _Walk(_all_pixels(batch))
     encoding = Encoding(model, batch, step.config)
     for _ in range(step.stages):
-        stage, loss = _stage(model, batch, step, encoding.features, state, mask)
-        _weighted(step, batch, model, stage, loss).backward()  # type: ignore[no-untyped-call]
-        state, mask = stage.next_state, loss.valid
-        measures.append(loss.measures)
-        del stage, loss  # the graph of this stage is not needed any more: free it before the next one
+        loss, walk, of_stage = _stage(model, batch, step, encoding.features, walk)
+        loss.backward()  # type: ignore[no-untyped-call]
+        measures.append(of_stage)
+        del loss  # the graph of this stage is not needed any more: free it before the next one
     encoding.backward()
     optimise()
     return torch.stack(measures)
@@ -128,18 +126,39 @@ MODES: dict[UpdateMode, Update] = {
 }
 
 
+@dataclass(frozen=True)
+class _Walk:
+    """What a stage hands to the next one. Nothing in it has a gradient."""
+
+    mask: Tensor  # [B, h, w] bool: pixels that counted so far
+    state: State | None = None
+    confidence: Tensor | None = None  # [B, 1, h, w] of the stages so far, where a refiner will read it
+
+
 def _stage(
-    model: GBiNet,
-    batch: Batch,
-    step: Step,
-    features: Features,
-    state: State | None,
-    mask: Tensor,  # [B, h, w] bool, of the stage before
-) -> tuple[Stage, StageLoss]:
+    model: GBiNet, batch: Batch, step: Step, features: Features, walk: _Walk
+) -> tuple[Tensor, _Walk, Tensor]:
+    """The next stage: its loss, what follows, its measures [M]."""
     with precision(step.config, batch):
-        state = state or model.start(features, batch.depth_range)
+        state = walk.state or model.start(features, batch.depth_range)
         stage = model.step(features, batch.cameras, state)
-    return stage, _loss(model, batch, step, stage, mask)
+    own = _loss(model, batch, step, stage, walk.mask)
+    number = stage.next_state.stage
+    truth = _true_depth(model, batch, number)
+    total = own.loss + step.config.choice_weight * choice_loss(stage, truth, step.processes)
+    confidence = None
+    if model.refiner is not None:
+        with torch.no_grad():
+            joint = model.config.joint_confidence
+            confidence = joined(model.confidence(stage), walk.confidence, joint)
+            shown = confidence if joint else confidence / number
+        if number == step.stages and SCALES[model.config.scale_index(number)] == 1:
+            with precision(step.config, batch):
+                refined = model.refined(stage, features[-1][:, 0], shown)
+            refinement, _ = refinement_loss(refined, truth, step.processes)
+            total = total + step.config.refiner_weight * refinement
+    total = total * step.config.stage_weight(number)
+    return total, _Walk(own.valid, stage.next_state, confidence), own.measures
 
 
 def _loss(model: GBiNet, batch: Batch, step: Step, stage: Stage, mask: Tensor) -> StageLoss:
@@ -157,16 +176,6 @@ def _true_depth(model: GBiNet, batch: Batch, number: int) -> Tensor:
     truth = torch.where(batch.mask, batch.depth, 0.0)  # [B, H, W]
     (depth,) = depth_pyramid(truth, (SCALES[model.config.scale_index(number)],))
     return depth
-
-
-def _weighted(step: Step, batch: Batch, model: GBiNet, stage: Stage, loss: StageLoss) -> Tensor:
-    """What a stage's weights learn from: its own loss, and that of the parents it chose."""
-    number = stage.next_state.stage
-    total = loss.loss
-    if stage.choice is not None:
-        chosen = choice_loss(stage, _true_depth(model, batch, number), step.processes)
-        total = total + step.config.choice_weight * chosen
-    return total * step.config.stage_weight(number)
 
 
 def _all_pixels(batch: Batch) -> Tensor:
