@@ -4,9 +4,9 @@
 
 Depth maps of all views are computed, without any filter. A pixel is confirmed at x px if at least two of the
 view's four best sources send it back within x px, at a depth that differs by less than 1 % (a round trip
-through the source's own depth map). Also printed: how many depth jumps lie on lines of the coarse maps. A jump
-is a change of more than 4 % between neighbouring pixels; by chance 12.5 % of them lie on multiples of 8 px and
-25 % on multiples of 4.
+through the source's own depth map). Also printed: how many depth jumps lie on lines of the coarse maps. A
+jump is a change of more than 4 % between neighbouring pixels; by chance 12.5 % of them lie on multiples of
+8 px and 25 % on multiples of 4.
 """
 
 from __future__ import annotations
