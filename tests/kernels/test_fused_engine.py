@@ -29,6 +29,7 @@ CHOOSING = replace(
     stages=3,
     scale_of_stage=(0, 1, 3),
     refiner_sides=True,
+    confidence="learned",
     trust=True,
     choice_reach=2,
     choice_widths=(16, 16, 8),

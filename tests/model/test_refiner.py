@@ -53,7 +53,7 @@ def views(height: int = 36, width: int = 52) -> tuple[torch.Tensor, Camera, torc
 
 def test_a_new_refiner_takes_the_mean_of_the_candidates() -> None:
     places = 3000 + 5 * torch.rand(2, 4, 8, 9)
-    refined = Refiner(8)(places, torch.rand(2, 2, 8, 9), torch.randn(2, 8, 8, 9))
+    refined, _ = Refiner(8)(places, torch.rand(2, 2, 8, 9), torch.randn(2, 8, 8, 9))
     torch.testing.assert_close(refined, places.mean(1), rtol=0, atol=2e-3)
 
 
@@ -110,3 +110,30 @@ def test_a_refiner_needs_smoothing_at_full_size() -> None:
         GBiNetConfig(refiner=True)
     with pytest.raises(InputError, match="network with a refiner"):
         GBiNetConfig(readout="refined")
+
+
+def test_a_refiner_with_sides_can_take_either_side_of_an_edge() -> None:
+    smooth = torch.full((1, 8, 10), 100.0)
+    smooth[..., 5:] = 400.0
+    places = candidates(smooth, smooth, 2, 24, sides=True)
+    assert places.shape[1] == 6
+    refiner = Refiner(8, sides=True)
+    for side, expected in ((4, 100.0), (5, 400.0)):  # the nearest and the farthest within 2 px
+        with torch.no_grad():
+            refiner.output.bias.zero_()
+            refiner.output.bias[side] = 50.0
+        refined, _ = refiner(places, torch.rand(1, 2, 8, 10), torch.randn(1, 8, 8, 10))
+        torch.testing.assert_close(refined[..., 3:7], torch.full((1, 8, 4), expected))
+
+
+@torch.inference_mode()
+def test_a_learned_confidence_is_what_the_refiner_says() -> None:
+    config = replace(network().config, confidence="learned", readout="refined")
+    model, inputs = GBiNet(config).eval(), views()
+    assert model.refiner is not None
+    model.refiner.output.bias[-1] = 2.0  # a new one has no weights here
+    result = model(*inputs)
+    expected = torch.tensor(2.0).sigmoid().expand_as(result.confidence)
+    torch.testing.assert_close(result.confidence, expected)
+    with pytest.raises(InputError, match="refiner"):
+        replace(config, refiner=False, readout="smooth")

@@ -13,7 +13,7 @@ from gbinet.model.strategies import STRATEGIES, strategy_of
 
 Encoder = Literal["deformable", "plain"]
 Readout = Literal["centre", "expectation", "smooth", "refined"]
-Confidence = Literal["largest", "nearby"]
+Confidence = Literal["largest", "nearby", "learned"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class GBiNetConfig:
     trust: bool = False  # these networks and the context see how far the sources are trusted at each pixel
     confidence_stages: int = 6  # K': the first K' stages count for the confidence
     # "largest": mean of the largest probabilities, as in the paper. "nearby": product of the probabilities of
-    # the chosen bin with its neighbours, the chance that no stage was more than a bin off.
+    # the chosen bin with its neighbours, the chance that no stage was more than a bin off. "learned": the
+    # refiner's, the chance that the depth is right to one pixel of reprojection (without it: as nearby).
     confidence: Confidence = "largest"
     # Depth of the last stage: centre of the bin, expectation around it, that expectation smoothed (at scales
     # without smoothing: the expectation), or that corrected by the refiner (at full size; else: smoothed).
@@ -81,7 +82,7 @@ class GBiNetConfig:
             raise InputError(f"unknown encoder '{self.encoder}' or readout '{self.readout}'")
         _check_smoothing(self)
         if self.confidence not in get_args(Confidence):
-            raise InputError(f"unknown confidence '{self.confidence}'; there are largest and nearby")
+            raise InputError(f"unknown confidence '{self.confidence}'; there are largest, nearby and learned")
         if self.strategy not in STRATEGIES:
             raise InputError(f"unknown strategy '{self.strategy}'; there are {', '.join(STRATEGIES)}")
         self.grid.cells(self.stages)  # raises on impossible bins and on more stages than numbers can tell
@@ -103,7 +104,7 @@ class GBiNetConfig:
     @property
     def joint_confidence(self) -> bool:
         """Whether the confidences of the stages are multiplied; else their mean is taken."""
-        return self.confidence == "nearby"
+        return self.confidence != "largest"
 
     @property
     def regulariser_widths(self) -> tuple[int, ...]:
@@ -159,6 +160,8 @@ def _check_smoothing(config: GBiNetConfig) -> None:
         raise InputError("the read-out 'smooth' needs smooth_radii")
     if config.refiner and not (radii and radii[-1]):
         raise InputError("a refiner needs smooth_radii at full size")
+    if config.confidence == "learned" and not config.refiner:
+        raise InputError("the confidence 'learned' needs a network with a refiner")
     if config.readout == "refined" and not config.refiner:
         raise InputError("the read-out 'refined' needs a network with a refiner")
 

@@ -82,7 +82,9 @@ class GBiNet(nn.Module):
             Chooser(c + config.trust, g, width, 1 + 2 * len(config.reaches(scale)))
             for scale, (c, g, width) in choosing
         )
-        self.refiner = Refiner(channels[-1], sides=config.refiner_sides) if config.refiner else None
+        learned = config.confidence == "learned"
+        sides = config.refiner_sides
+        self.refiner = Refiner(channels[-1], sides=sides, confidence=learned) if config.refiner else None
 
     @staticmethod
     def from_pretrained(weights: str | Path | None = None) -> GBiNet:
@@ -198,8 +200,11 @@ class GBiNet(nn.Module):
         assert isinstance(stage.state, SearchState)
         return search.expected_place(stage.state, stage.probabilities)
 
-    def refined(self, stage: Stage, reference: Tensor, confidence: Tensor) -> SearchState:
-        """The state after a stage at full size, its places corrected by the refiner.
+    def refined(
+        self, stage: Stage, reference: Tensor, confidence: Tensor
+    ) -> tuple[SearchState, Tensor | None]:
+        """The state after a stage at full size, its places corrected by the refiner, and the logit of the
+        refiner's confidence [B, 1, h, w], where it has one.
 
         reference [B, C, h, w]: the reference's features; confidence [B, 1, h, w]: of all stages.
         """
@@ -210,21 +215,22 @@ class GBiNet(nn.Module):
             self.expected_place(stage), after.place, *smoothing, sides=self.config.refiner_sides
         )
         sure = torch.cat([self.confidence(stage), confidence], dim=1)
-        return replace(after, place=self.refiner(places, sure, reference))
+        place, logit = self.refiner(places, sure, reference)
+        return replace(after, place=place), logit
 
     def _read_out(
         self, stage: Stage, readout: Readout, features: Sequence[Maps], confidence: Tensor
-    ) -> Tensor:
-        """Depth after a stage, [B, h, w]. confidence [B, 1, H, W] of all stages."""
+    ) -> tuple[Tensor, Tensor]:
+        """Depth after a stage, [B, h, w], and its confidence. confidence [B, 1, H, W] of all stages."""
         if readout == "centre":
-            return self.strategy.depth(stage.next_state)
+            return self.strategy.depth(stage.next_state), confidence
         number = stage.next_state.stage
         if readout == "refined" and self.refiner is not None and SCALES[self.config.scale_index(number)] == 1:
-            refined = self.refined(stage, views_of(features[-1])[0], confidence)
-            return self.strategy.smooth_depth(refined)
+            refined, logit = self.refined(stage, views_of(features[-1])[0], confidence)
+            return self.strategy.smooth_depth(refined), confidence if logit is None else logit.sigmoid()
         if readout in ("smooth", "refined") and self.config.smoothing_of(number):
-            return self.strategy.smooth_depth(stage.next_state)
-        return self.expected_depth(stage)
+            return self.strategy.smooth_depth(stage.next_state), confidence
+        return self.expected_depth(stage), confidence
 
     def search(
         self,
@@ -280,7 +286,7 @@ class GBiNet(nn.Module):
         if before is None:
             before = depth_range.new_full((1, 1, *full), float(joint))
         total = joined(before, confidence, joint)
-        depth = self._read_out(stage, readout, features, total)
+        depth, total = self._read_out(stage, readout, features, total)
         if depth.shape[-2:] != full:  # no stage at the finest scale: show the coarse result at full size
             depth = F.interpolate(depth[:, None], size=full, mode=self.strategy.enlarging)[:, 0]
         size = (..., slice(cameras.height), slice(cameras.width))

@@ -4,6 +4,7 @@ How far to smooth depends on the place (a plain wall far, a relief hardly), and 
 small network of 2D convolutions at full size looks at the answers as they are and at three smoothings of
 them, at the confidence and at the reference's features; it mixes the four and adds a correction of its own.
 With `sides` it may also take the nearest or the farthest answer around: at a silhouette, the other side's.
+With `confidence` it also says how likely its answer is right to one pixel of reprojection.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ def candidates(place: Tensor, smooth: Tensor, radius: int, reach: float, sides: 
 class Refiner(nn.Module):
     """Continuous answers from candidates. New ones take the candidates' mean."""
 
-    def __init__(self, channels: int, width: int = 16, sides: bool = False) -> None:
+    def __init__(self, channels: int, width: int = 16, sides: bool = False, confidence: bool = False) -> None:
         super().__init__()
         self.candidates = SMOOTHINGS + SIDES * sides
         inputs = (self.candidates - 1) + (SMOOTHINGS - 2) + SIDES * sides + 2 + channels
         self.entry = nn.Conv2d(inputs, width, 3, padding=1)
         self.spread = nn.ModuleList(nn.Conv2d(width, width, 3, padding=d, dilation=d) for d in DILATIONS)
-        self.output = nn.Conv2d(width, self.candidates + 1, 3, padding=1)
+        self.output = nn.Conv2d(width, self.candidates + 1 + confidence, 3, padding=1)
         nn.init.zeros_(self.output.weight)
         assert self.output.bias is not None
         nn.init.zeros_(self.output.bias)
@@ -50,17 +51,18 @@ class Refiner(nn.Module):
         places: Tensor,  # [B, 4 or 6, h, w] float32, in cells
         sure: Tensor,  # [B, 2, h, w]: of the last stage, of all stages
         reference: Tensor,  # [B, C, h, w] features
-    ) -> Tensor:  # [B, h, w] float32, in cells
+    ) -> tuple[Tensor, Tensor | None]:  # [B, h, w] float32, in cells; logit of the confidence [B, 1, h, w]
         hidden = self.entry(self._inputs(places, sure, reference)).relu_()
         for layer in self.spread:
             hidden = add_into(layer(hidden).relu_(), hidden)
-        said = self.output(hidden).float()  # [B, 5 or 7, h, w]
+        said = self.output(hidden).float()  # [B, candidates + 1 (+ 1), h, w]
         del hidden
         share = said[:, : self.candidates].softmax(1)
         # Differences to the first, not places: of thousands of cells float32 keeps few digits.
         mixed = (share * (places - places[:, :1])).sum(1)
         refined: Tensor = places[:, 0] + mixed + said[:, self.candidates]
-        return refined
+        logit = said[:, self.candidates + 1 :]
+        return refined, logit if logit.shape[1] else None
 
     def _inputs(self, places: Tensor, sure: Tensor, reference: Tensor) -> Tensor:
         """All inputs side by side, [B, I, h, w], channels last; written in place, so that they exist once."""

@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gbinet.camera import Camera
 from gbinet.model import search
 from gbinet.model.gbinet import Stage
 from gbinet.model.search import SearchState
 from gbinet.model.strategies import Strategy
+from gbinet.model.warp import travel
 from gbinet.training.distributed import Processes
 
 
@@ -102,15 +104,38 @@ def refinement_loss(state: SearchState, depth: Tensor, processes: Processes) -> 
     and in the range; and its sum and the pixels' number, [2]. The logarithm: a search that went astray cannot
     be mended here and must not drown the others.
     """
-    assert state.place is not None
-    near, far = state.depth_range[:, :, None, None].unbind(1)  # [B, 1, 1] each
-    valid = (depth > near) & (depth < far)
-    position = state.grid.to_position(depth.clamp(min=near, max=far), state.depth_range)
-    error = (state.place - position * state.grid.cells(state.stage)).abs()
+    error, valid = _error_in_cells(state, depth)
     loss = torch.where(valid, torch.log1p(2 * error), 0.0)
     count = valid.sum().float()
     total = processes.sum(count[None]).clamp(min=1)[0]
     return loss.sum() / total, torch.stack([loss.detach().sum(), count])
+
+
+def confidence_loss(
+    logit: Tensor,  # [B, 1, h, w] of the refiner's confidence
+    state: SearchState,  # refined, at full size
+    depth: Tensor,  # [B, h, w], 0 = unknown
+    cameras: Camera,  # [B, V]
+    processes: Processes,
+) -> Tensor:
+    """Cross-entropy against what the confidence claims: that the refined depth is right to one pixel of
+    reprojection. Mean over the pixels whose depth is known and in the range."""
+    error, valid = _error_in_cells(state, depth)
+    shift = travel(cameras, state.depth_range)  # [B] px from near to far
+    pixel = state.grid.cells(state.stage) / shift.clamp(min=1e-3)  # cells
+    right = (error.detach() <= pixel[:, None, None]).float()
+    loss = F.binary_cross_entropy_with_logits(logit[:, 0].float(), right, reduction="none")
+    total = processes.sum(valid.sum().float()[None]).clamp(min=1)[0]
+    return torch.where(valid, loss, 0.0).sum() / total
+
+
+def _error_in_cells(state: SearchState, depth: Tensor) -> tuple[Tensor, Tensor]:
+    """Error of a state's answers in cells, and where the depth is known and in the range, [B, h, w] each."""
+    assert state.place is not None
+    near, far = state.depth_range[:, :, None, None].unbind(1)  # [B, 1, 1] each
+    valid = (depth > near) & (depth < far)
+    position = state.grid.to_position(depth.clamp(min=near, max=far), state.depth_range)
+    return (state.place - position * state.grid.cells(state.stage)).abs(), valid
 
 
 RANGE = 510.0  # regression is trained as published for DTU: in a unit in which the range is so many wide

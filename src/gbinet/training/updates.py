@@ -26,7 +26,14 @@ from gbinet.model.strategies import State
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
 from gbinet.training.encoding import Encoding, precision
-from gbinet.training.loss import StageLoss, choice_loss, refinement_loss, regression_loss, stage_loss
+from gbinet.training.loss import (
+    StageLoss,
+    choice_loss,
+    confidence_loss,
+    refinement_loss,
+    regression_loss,
+    stage_loss,
+)
 
 
 @dataclass(frozen=True)
@@ -103,8 +110,11 @@ def refiner(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None
             stages=step.stages, readout="smooth", keep_stages=True, first_bins=bins,
         )  # fmt: skip
     with precision(step.config, batch):
-        refined = model.refined(result.stages[-1], features[-1][:, 0], result.confidence[:, None])
-    loss, error = refinement_loss(refined, _true_depth(model, batch, step.stages), step.processes)
+        refined, logit = model.refined(result.stages[-1], features[-1][:, 0], result.confidence[:, None])
+    truth = _true_depth(model, batch, step.stages)
+    loss, error = refinement_loss(refined, truth, step.processes)
+    if logit is not None:
+        loss = loss + confidence_loss(logit, refined, truth, batch.cameras, step.processes)
     loss.backward()  # type: ignore[no-untyped-call]
     measures = []
     mask = _all_pixels(batch)
@@ -154,8 +164,11 @@ def _stage(
             shown = confidence if joint else confidence / number
         if number == step.stages and SCALES[model.config.scale_index(number)] == 1:
             with precision(step.config, batch):
-                refined = model.refined(stage, features[-1][:, 0], shown)
+                refined, logit = model.refined(stage, features[-1][:, 0], shown)
             refinement, _ = refinement_loss(refined, truth, step.processes)
+            if logit is not None:
+                right = confidence_loss(logit, refined, truth, batch.cameras, step.processes)
+                refinement = refinement + right
             total = total + step.config.refiner_weight * refinement
     total = total * step.config.stage_weight(number)
     return total, _Walk(own.valid, stage.next_state, confidence), own.measures
