@@ -43,22 +43,18 @@ SHIPPED = GBiNetConfig(
 CHOICE = replace(SHIPPED, choice_widths=(64, 32, 16))
 WIDE = replace(CHOICE, regulariser_width=(16, 16, 8, 8))
 CONTEXT = replace(WIDE, context=True)
-PYRAMID = replace(CONTEXT, top_down=True, coarse_blocks=4)
-NEAR = CONTEXT  # trained on samples of the size of photos: --zoom 2 6.5
-TRUST = replace(NEAR, trust=True)
-REACH = replace(TRUST, choice_reach=3)
-REFINED = replace(REACH, refiner=True, refiner_sides=True, readout="refined")
+REFINED = replace(CONTEXT, refiner=True, refiner_sides=True, readout="refined")
+LEARNED = replace(REFINED, confidence="learned")
+SHARP = replace(LEARNED, choice_widths=(64, 32, 32))
 
 RUNGS: dict[str, GBiNetConfig] = {
     "shipped": SHIPPED,
     "choice": CHOICE,
     "wide": WIDE,
     "context": CONTEXT,
-    "pyramid": PYRAMID,
-    "near": NEAR,
-    "trust": TRUST,
-    "reach": REACH,
     "refined": REFINED,
+    "learned": LEARNED,
+    "sharp": SHARP,
 }
 
 
@@ -68,7 +64,7 @@ def train_config(name: str, given: argparse.Namespace) -> TrainConfig:
     return TrainConfig(
         model=name,
         stages=RUNGS[name].stages,
-        confidence="nearby",
+        confidence=RUNGS[name].confidence,
         recover=True,
         assets=given.assets,
         dtu_like=True,  # as the validation set is

@@ -30,13 +30,9 @@ CHOOSING = replace(
     scale_of_stage=(0, 1, 3),
     refiner_sides=True,
     confidence="learned",
-    trust=True,
-    choice_reach=2,
     choice_widths=(16, 16, 8),
     regulariser_width=(16, 8, 8, 8),
     context=True,
-    top_down=True,
-    coarse_blocks=2,
 )
 
 

@@ -12,11 +12,10 @@ from gbinet.model import search
 from gbinet.model.choice import Choice, Chooser
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet, Stage
-from gbinet.model.search import SearchGrid, SearchState
+from gbinet.model.search import PARENTS, SearchGrid, SearchState
 from gbinet.training.distributed import Processes
 from gbinet.training.loss import choice_loss
 
-PARENTS = 3  # own, nearest, farthest
 GRID = SearchGrid(bins=6, first_bins=32, inverse=True, edge=6)
 RANGE = torch.tensor([[1.0, 4.0]])
 

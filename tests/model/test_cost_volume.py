@@ -22,10 +22,6 @@ def view_weight() -> nn.Module:
     return ViewWeight(GROUPS).eval()
 
 
-def volume_of(*arguments: Any) -> torch.Tensor:
-    return cost_volume(*arguments)[0]
-
-
 def inputs(make_tiny_scene: Callable[..., Any], views: int, size: int = 24) -> tuple[Tensor, Camera, Tensor]:
     """Features [2, V, 8, h, w], cameras [2, V], hypotheses [2, 3, h, w]."""
     scene = make_tiny_scene(views, size, size + 8)
@@ -48,7 +44,7 @@ def test_it_is_the_weighted_mean_of_the_views(make_tiny_scene: Any, view_weight:
     weights = [view_weight(v) for v in volumes]
     assert all(((w > 0) & (w < 1)).all() and w.shape == (2, 1, 1, 24, 32) for w in weights)
     expected = sum(w * v for w, v in zip(weights, volumes, strict=True)) / sum(weights)
-    found = volume_of(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
+    found = cost_volume(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
     torch.testing.assert_close(found, expected)
 
 
@@ -56,7 +52,7 @@ def test_it_is_the_weighted_mean_of_the_views(make_tiny_scene: Any, view_weight:
 def test_pixels_that_no_view_is_trusted_at_are_zero(make_tiny_scene: Any) -> None:
     distrust = ViewWeight(GROUPS).eval()
     nn.init.constant_(distrust.output.bias, -200.0)  # its sigmoid is 0 in float32
-    found = volume_of(*inputs(make_tiny_scene, 3), distrust, GROUPS, 1.0)
+    found = cost_volume(*inputs(make_tiny_scene, 3), distrust, GROUPS, 1.0)
     assert torch.equal(found, torch.zeros_like(found))
 
 
@@ -65,8 +61,8 @@ def test_the_order_of_the_sources_does_not_matter(make_tiny_scene: Any, view_wei
     features, cameras, hypotheses = inputs(make_tiny_scene, 4)
     order = torch.tensor([0, 3, 1, 2])
     shuffled = Camera(cameras.K[:, order], cameras.cam_from_world[:, order], cameras.width, cameras.height)
-    found = volume_of(features[:, order], shuffled, hypotheses, view_weight, GROUPS, 1.0)
-    expected = volume_of(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
+    found = cost_volume(features[:, order], shuffled, hypotheses, view_weight, GROUPS, 1.0)
+    expected = cost_volume(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
     torch.testing.assert_close(found, expected)
 
 
@@ -75,8 +71,8 @@ def test_repeating_a_source_changes_nothing(make_tiny_scene: Any, view_weight: n
     features, cameras, hypotheses = inputs(make_tiny_scene, 2)
     twice = torch.tensor([0, 1, 1, 1])
     repeated = Camera(cameras.K[:, twice], cameras.cam_from_world[:, twice], cameras.width, cameras.height)
-    found = volume_of(features[:, twice], repeated, hypotheses, view_weight, GROUPS, 1.0)
-    expected = volume_of(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
+    found = cost_volume(features[:, twice], repeated, hypotheses, view_weight, GROUPS, 1.0)
+    expected = cost_volume(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
     torch.testing.assert_close(found, expected)
 
 
@@ -84,14 +80,14 @@ def test_repeating_a_source_changes_nothing(make_tiny_scene: Any, view_weight: n
 def test_maps_of_different_size_per_view(make_tiny_scene: Any, view_weight: nn.Module) -> None:
     """A window of the reference against whole sources gives that window of the volume."""
     features, cameras, hypotheses = inputs(make_tiny_scene, 3)
-    whole = volume_of(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
+    whole = cost_volume(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
     top, left, height, width = 5, 9, 11, 13
     window = (..., slice(top, top + height), slice(left, left + width))
     K = cameras.K.clone()
     K[:, 0] = cameras[:, 0].cropped(left, top, width, height).K
     tile_cameras = Camera(K, cameras.cam_from_world, width, height)
     maps = [features[:, 0][window], features[:, 1], features[:, 2]]
-    tile = volume_of(maps, tile_cameras, hypotheses[window], view_weight, GROUPS, 1.0)
+    tile = cost_volume(maps, tile_cameras, hypotheses[window], view_weight, GROUPS, 1.0)
     torch.testing.assert_close(tile, whole[window], rtol=1e-3, atol=1e-3)
 
 
@@ -100,11 +96,11 @@ def test_bands_of_rows_change_nothing(
 ) -> None:
     """Without gradients, a CPU works on some rows at a time; with them, on all at once."""
     features, cameras, hypotheses = inputs(make_tiny_scene, 3)
-    whole = volume_of(features, cameras, hypotheses, view_weight, GROUPS, 1.0).detach()
+    whole = cost_volume(features, cameras, hypotheses, view_weight, GROUPS, 1.0).detach()
     for pixels in (1, 5 * 32, 24 * 32):
         monkeypatch.setattr("gbinet.model.cost_volume.BAND_PIXELS", pixels)
         with torch.inference_mode():
-            bands = volume_of(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
+            bands = cost_volume(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
         torch.testing.assert_close(bands, whole, rtol=1e-3, atol=1e-3)
 
 
@@ -113,9 +109,9 @@ def test_half_features_keep_their_type_and_stay_close(
     make_tiny_scene: Any, view_weight: nn.Module, dtype: torch.dtype
 ) -> None:
     features, cameras, hypotheses = inputs(make_tiny_scene, 3)
-    expected = volume_of(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
+    expected = cost_volume(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
     half = view_weight.to(dtype)
-    found = volume_of(features.to(dtype), cameras, hypotheses, half, GROUPS, 1.0)
+    found = cost_volume(features.to(dtype), cameras, hypotheses, half, GROUPS, 1.0)
     assert found.dtype == dtype
     assert (found.float() - expected).abs().max() < 20 * torch.finfo(dtype).eps + 1e-5
 
@@ -127,6 +123,6 @@ def test_memory_does_not_grow_with_the_number_of_views(
     for views in (4, 12):
         features, cameras, hypotheses = inputs(make_tiny_scene, views, 48)
         with torch.inference_mode(), live_memory() as memory:
-            volume_of(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
+            cost_volume(features, cameras, hypotheses, view_weight, GROUPS, 1.0)
         peaks.append(memory.peak)
     assert peaks[1] < 1.01 * peaks[0]  # the cameras' matrices alone grow

@@ -21,7 +21,7 @@ from gbinet.model.search import SearchState
 def logits_of(model: GBiNet, features: Features, cameras: Camera, stage: int, hypotheses: Tensor) -> Tensor:
     """What stage `stage` answers to given hypotheses [B, D, h, w]."""
     scale = model.config.scale_index(stage)
-    volume, _ = cost_volume(
+    volume = cost_volume(
         features[scale],
         cameras,
         hypotheses,

@@ -108,9 +108,7 @@ class Engine(GBiNet):
         state = enlarged
         regulariser = self.regularisers[scale]
         assert isinstance(regulariser, FusedRegulariser)
-        volume, trust = self.cost_volume(maps, cameras, state, scale)
-        entered = regulariser.enter(volume, self.beside(maps[0], trust))
-        del volume
+        entered = regulariser.enter(self.cost_volume(maps, cameras, state, scale), maps[0])
         logits = regulariser.leave(entered, height, width)
         del entered
         nearby, smoothing = self.config.joint_confidence, self.config.smoothing_of(state.stage + 1)
@@ -135,13 +133,11 @@ class Engine(GBiNet):
             return super().enlarge(maps, cameras, state, scale)
         from gbinet.kernels.cost_volume import fused_cost_volume
 
-        cells = search.parents(state, height, width, self.config.reaches(scale))
+        cells = search.parents(state, height, width)
         inputs = chooser.room(cells)
         groups, transforms = self.config.groups[scale], self._transforms_for(cameras)
-        _, trust = fused_cost_volume(
-            reference, sources, transforms, state, packed, groups, SCALES[scale], cells, inputs
-        )
-        choice = Choice(cells, chooser.leave(inputs, self.beside(reference, trust), cells))
+        fused_cost_volume(reference, sources, transforms, state, packed, groups, SCALES[scale], cells, inputs)
+        choice = Choice(cells, chooser.leave(inputs, reference, cells))
         return search.adopt(state, cells, choice.best), choice
 
     def expected_depth(self, stage: Stage) -> Tensor:
@@ -158,7 +154,7 @@ class Engine(GBiNet):
 
         return expected_place(stage.state, stage.logits)[0]
 
-    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> tuple[Tensor, Tensor]:
+    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> Tensor:
         reference, *sources = views_of(maps)
         packed = self.packed_view_weights[scale]
         usable = packed is not None and kernels.usable(reference, *sources)

@@ -15,6 +15,7 @@ from gbinet.model.deform import DeformConv2d
 from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.layers import ConvBlock2d, ConvBlock3d, UpBlock3d
 from gbinet.model.regulariser import MULTIPLE, Regulariser
+from gbinet.model.search import PARENTS
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,6 @@ class FusedPyramid(nn.Module):
         self.channels = folded.channels
         self._blocks: list[list[tuple[_Layer, int]]] | None = None  # per scale, fine to coarse: layer, stride
         self._laterals: list[_Layer] = []
-        self._coarse: list[tuple[_Layer, int]] = []  # with dilation
-        self._reductions: list[_Layer] = []  # where fine maps are merged with what coarse ones have seen
         self._outputs: list[tuple[_Layer, Tensor] | None] = []  # offsets and taps; None: not deformable
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -66,20 +65,13 @@ class FusedPyramid(nn.Module):
             for layer, stride in blocks:
                 images = conv2d(images, layer.weight, layer.bias, stride=stride)
             bottom_up.append(images)
+        self._write(0, images, outputs[0])
         del images
-        for layer, dilation in self._coarse:
-            bottom_up[-1] = conv2d(
-                bottom_up[-1], layer.weight, layer.bias, dilation=dilation, skip=bottom_up[-1]
-            )
-        self._write(0, bottom_up[-1], outputs[0])
         for level in (1, 2, 3):
             lateral = self._laterals[level - 1]
             merged = merge(bottom_up[-2], bottom_up[-1], lateral.weight, lateral.bias)
             del bottom_up[-2 if level == 3 else -1 :]  # nobody reads the coarser map again
             self._write(level, merged, outputs[level])
-            if self._reductions and level < 3:
-                layer = self._reductions[level - 1]
-                bottom_up[-1] = conv2d(merged, layer.weight, layer.bias, relu=False)
             del merged  # before the next, larger one is made
 
     def _write(self, level: int, features: Tensor, output: Tensor) -> None:
@@ -103,10 +95,6 @@ class FusedPyramid(nn.Module):
         for conv in net.lateral:
             assert isinstance(conv, nn.Conv2d) and conv.bias is not None
             self._laterals.append(_Layer(conv.weight[:, :, 0, 0].T.contiguous(), conv.bias.float()))
-        self._reductions = [_layer(conv) for conv in net.reduce or ()]
-        self._coarse = [
-            (_layer(block), block.conv.dilation[0]) for block in net.coarse if isinstance(block, ConvBlock2d)
-        ]
         self._outputs = [
             (_layer(out.offset), pack_taps(out.weight)) if isinstance(out, DeformConv2d) else None
             for out in net.output
@@ -229,29 +217,29 @@ class FusedChooser(nn.Module):
             logits: Tensor = self.plain(volume, reference, cells)
             return logits
         inputs = self.room(cells)
-        matches = volume.permute(0, 3, 4, 2, 1).flatten(3)  # [B, H, W, N * G]
+        matches = volume.permute(0, 3, 4, 2, 1).flatten(3)  # [B, H, W, PARENTS * G]
         inputs[..., : matches.shape[-1]] = matches
         return self.leave(inputs, reference, cells)
 
     def room(self, cells: Tensor) -> Tensor:
-        """Memory for all inputs of pixels with these parents [B, N, H, W]: [B, H, W, I], how well they
+        """Memory for all inputs of pixels with these parents [B, PARENTS, H, W]: [B, H, W, I], how well they
         match first; `leave` writes the others. A multiple of 8 channels, so that rows are aligned."""
         weight = self.plain.entry.conv.weight
         batch, _, height, width = cells.shape
         return weight.new_empty(batch, height, width, -(-weight.shape[1] // 8) * 8)
 
     def leave(self, inputs: Tensor, reference: Tensor, cells: Tensor) -> Tensor:
-        """Logits [B, N, H, W] from the memory that `room` made, with the matches in it."""
+        """Logits [B, PARENTS, H, W] from the memory that `room` made, with the matches in it."""
         from gbinet.kernels.conv import conv2d
 
         layers = self._layers or self._pack()
         assert self._output is not None
-        channels, parents = reference.shape[1], cells.shape[1]
-        at = self.plain.entry.conv.in_channels - channels - (parents - 1)
+        channels = reference.shape[1]
+        at = self.plain.entry.conv.in_channels - channels - (PARENTS - 1)
         inputs[..., at : at + channels] = reference.permute(0, 2, 3, 1)
         away = torch.tanh((cells[:, 1:] - cells[:, :1]).float() / 4)
-        inputs[..., at + channels : at + channels + parents - 1] = away.permute(0, 2, 3, 1)
-        inputs[..., at + channels + parents - 1 :] = 0
+        inputs[..., at + channels : at + channels + PARENTS - 1] = away.permute(0, 2, 3, 1)
+        inputs[..., at + channels + PARENTS - 1 :] = 0
         (entry, _), *spread = layers
         hidden = conv2d(inputs.permute(0, 3, 1, 2), entry.weight, entry.bias)
         for layer, dilation in spread:

@@ -198,7 +198,7 @@ def conv3d(
         rows, packed, bias, output if skip is None else _rows(skip), output, depth, height, width, out_height,
         out_width, STRIDE=stride, KD=depth_taps, K=kernel, TAPS=taps,
         KP=max(16, triton.next_power_of_2(taps * inputs)), PLANAR=planar, DILATION=dilation,
-        **_sizes(packed, relu, skip is not None, block), num_stages=1 if taps * inputs <= 32 else 2,
+        **_sizes(packed, relu, skip is not None, block), num_stages=_stages(taps * inputs, outputs),
     )  # fmt: skip
     if planar:
         assert depth == 1 and skip is None
@@ -251,6 +251,11 @@ def conv_transpose3d(
         num_stages=2,
     )  # fmt: skip
     return output.permute(0, 4, 1, 2, 3)
+
+
+def _stages(inputs: int, outputs: int) -> int:
+    """Of loading ahead: not worth it for few channels, no room in shared memory for many."""
+    return 2 if inputs > 32 and inputs * outputs < 128 * 128 else 1
 
 
 def _block(rows: Tensor) -> int:

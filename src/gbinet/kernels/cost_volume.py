@@ -99,7 +99,6 @@ def _kernel(
     batch_stride,
     bin_stride,
     pixel_stride,
-    trust,  # [B, H, W]: mean weight of the sources
     reference_stride,
     height,
     width,
@@ -180,9 +179,6 @@ def _kernel(
     spread = tl.reshape(tl.broadcast_to(weight_total[None, :], (DP, BLOCK)), (ROWS,))
     voxel = batch * batch_stride + d.to(tl.int64) * bin_stride + pixel.to(tl.int64) * pixel_stride
     pointers = output + voxel[:, None] + unit[None, :]
-    first = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mean_weight = (weight_total / S).to(trust.dtype.element_ty)
-    tl.store(trust + batch * pixels + first, mean_weight, mask=first < pixels)
     result = (total / tl.maximum(spread[:, None], 1e-30)).to(output.dtype.element_ty)
     tl.store(pointers, result, mask=keep[:, None] & (unit < G)[None, :])
 
@@ -198,7 +194,7 @@ def fused_cost_volume(
     cells: Tensor | None = None,  # [B, D, H, W] int32: test the centres of these cells of the state's stage
     output: Tensor
     | None = None,  # [B, H, W, I >= D * G]: write there, a pixel's bins and groups side by side
-) -> tuple[Tensor, Tensor]:  # [B, G, D, H, W] in channels_last_3d layout, and trust [B, 1, H, W]
+) -> Tensor:  # [B, G, D, H, W] in channels_last_3d layout
     """Same result as model.cost_volume on search.hypotheses(state), or on search.cell_depth(state, cells)."""
     rows = rows_of_channels(reference)
     maps = tuple(rows_of_channels(s) for s in sources)
@@ -206,7 +202,6 @@ def fused_cost_volume(
     bins = state.num_bins if cells is None else cells.shape[1]
     padded = triton.next_power_of_2(bins)
     block = max(1, (256 if channels <= 8 else 64) // padded)  # pixels of a program
-    trust = rows.new_empty(batch, height, width)
     if output is None:
         volume = rows.new_empty(batch, bins, height, width, groups)
         strides = (volume.stride(0), volume.stride(1), groups)
@@ -217,11 +212,11 @@ def fused_cost_volume(
         rows, maps, tuple(m.stride(0) for m in maps), tuple(m.shape[1] for m in maps),
         tuple(m.shape[2] for m in maps), transforms.contiguous(),
         (state.cell if cells is None else cells).contiguous(), state.depth_range.contiguous(), *view_weight,
-        volume, *strides, trust, rows.stride(0), height, width,
+        volume, *strides, rows.stride(0), height, width,
         state.grid.cells(state.stage + (cells is None)), scale,
         S=len(maps), C=channels, CP=max(8, triton.next_power_of_2(channels)), G=groups, D=bins, DP=padded,
         FIRST=state.stage == 0, TOLERANCE=state.grid.tolerance, INVERSE=state.grid.inverse,
         GIVEN=cells is not None, BLOCK=block,
         PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",
     )  # fmt: skip
-    return volume.permute(0, 4, 1, 2, 3), trust[:, None]
+    return volume.permute(0, 4, 1, 2, 3)

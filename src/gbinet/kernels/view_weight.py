@@ -46,7 +46,7 @@ class _WeighViews(torch.autograd.Function):
         weight3: Tensor,  # [1, 8]
         bias3: Tensor,  # [1]
         norms: tuple[nn.BatchNorm3d, nn.BatchNorm3d],
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         views, batch, bins, pixels, groups = volumes.shape
         rows = batch * bins * pixels
         matrix1, matrix2 = _padded(weight1.mT, volumes.dtype), _padded(weight2.mT, volumes.dtype)
@@ -78,12 +78,10 @@ class _WeighViews(torch.autograd.Function):
             volumes, weights, output, *sizes, G=groups, BLOCK=BLOCK, TINY=TINY
         )
         ctx.save_for_backward(volumes, output, matrix1, matrix2, vectors, numbers, weights, choices)
-        trust = weights.mean(0)  # [B, N]
-        ctx.mark_non_differentiable(trust)
-        return output, trust
+        return output
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         volumes, output, matrix1, matrix2, vectors, numbers, weights, choices = ctx.saved_tensors
         views, batch, bins, pixels, groups = volumes.shape
         rows = batch * bins * pixels
@@ -141,9 +139,8 @@ def supported(network: nn.Module, groups: int, bins: int) -> bool:
     return all(usual) and widths == [16, 8] and groups <= 16 and groups & (groups - 1) == 0 and bins < 128
 
 
-def weigh_views(volumes: Tensor, network: Any) -> tuple[Tensor, Tensor]:
-    """Volumes of the sources [S, B, D, H, W, G] -> their mean, weighted by a ViewWeight, [B, D, H, W, G], and
-    the mean of the weights, [B, H, W], without gradient.
+def weigh_views(volumes: Tensor, network: Any) -> Tensor:
+    """Volumes of the sources [S, B, D, H, W, G] -> their mean, weighted by a ViewWeight, [B, D, H, W, G].
 
     Where bins tie for the largest score the gradient goes to the first; torch's amax shares it out.
     """
@@ -153,10 +150,10 @@ def weigh_views(volumes: Tensor, network: Any) -> tuple[Tensor, Tensor]:
         assert norm.num_batches_tracked is not None
         norm.num_batches_tracked.add_(len(volumes))
     output = network.output
-    fused, trust = _WeighViews.apply(
+    fused: Tensor = _WeighViews.apply(
         volumes.flatten(3, 4),
         first.conv.weight.flatten(1), norms[0].weight, norms[0].bias,
         second.conv.weight.flatten(1), norms[1].weight, norms[1].bias,
         output.weight.flatten(1), output.bias, norms,
     )  # fmt: skip
-    return fused.reshape(*volumes.shape[1:]), trust.reshape(volumes.shape[1], *volumes.shape[3:5])
+    return fused.reshape(*volumes.shape[1:])

@@ -3,8 +3,6 @@
 A coarse pixel at a silhouette has one depth, and the finer pixels below it belong to two. Each of them may
 descend from its own coarse cell or from the nearest or the farthest one around. A small network compares how
 well these match in the source views, and looks at the picture to tell which side a pixel is on.
-
-Shapes: N parents of a pixel (search.parents); the first is its own.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gbinet.model.layers import ConvBlock2d, add_into
+from gbinet.model.search import PARENTS
 
 DILATIONS = (1, 2, 4)
 SAME = 1  # cells: parents no further apart lead to the same answer
@@ -24,8 +23,8 @@ SAME = 1  # cells: parents no further apart lead to the same answer
 class Choice:
     """The parents of every pixel and what the network says of them."""
 
-    cells: Tensor  # [B, N, H, W] int32
-    logits: Tensor  # [B, N, H, W]
+    cells: Tensor  # [B, PARENTS, H, W] int32
+    logits: Tensor  # [B, PARENTS, H, W]
 
     @property
     def best(self) -> Tensor:
@@ -43,24 +42,24 @@ class Choice:
 class Chooser(nn.Module):
     """One logit per parent. A new one prefers a pixel's own."""
 
-    def __init__(self, channels: int, groups: int, width: int, parents: int = 3) -> None:
+    def __init__(self, channels: int, groups: int, width: int) -> None:
         super().__init__()
-        self.entry = ConvBlock2d(parents * groups + channels + parents - 1, width)
+        self.entry = ConvBlock2d(PARENTS * groups + channels + PARENTS - 1, width)
         self.spread = nn.ModuleList(ConvBlock2d(width, width, dilation=d) for d in DILATIONS)
-        self.output = nn.Conv2d(width, parents, 1)
+        self.output = nn.Conv2d(width, PARENTS, 1)
         assert self.output.bias is not None
         nn.init.zeros_(self.output.weight)
         with torch.no_grad():
-            self.output.bias.copy_(torch.tensor([1.0] + [0.0] * (parents - 1)))
+            self.output.bias.copy_(torch.tensor([1.0] + [0.0] * (PARENTS - 1)))
 
     def forward(
         self,
-        volume: Tensor,  # [B, G, N, H, W]: how well each parent's depth matches
-        reference: Tensor,  # [B, C, H, W] features, and what else is known of the pixels
-        cells: Tensor,  # [B, N, H, W]
-    ) -> Tensor:  # [B, N, H, W]
+        volume: Tensor,  # [B, G, PARENTS, H, W]: how well each parent's depth matches
+        reference: Tensor,  # [B, C, H, W] features
+        cells: Tensor,  # [B, PARENTS, H, W]
+    ) -> Tensor:  # [B, PARENTS, H, W]
         away = torch.tanh((cells[:, 1:] - cells[:, :1]).float() / 4).to(reference.dtype)
-        matches = volume.transpose(1, 2).flatten(1, 2).to(reference.dtype)  # [B, N * G, H, W]
+        matches = volume.transpose(1, 2).flatten(1, 2).to(reference.dtype)  # [B, PARENTS * G, H, W]
         hidden = self.entry(torch.cat([matches, reference, away], dim=1))
         for layer in self.spread:
             hidden = add_into(layer(hidden), hidden)

@@ -41,14 +41,10 @@ class GBiNetConfig:
     encoder_width: int = 8  # channels at full size; doubled at each coarser scale
     groups: tuple[int, ...] = (8, 8, 8, 4)  # groups of the correlation per scale, coarse to fine
     regulariser_width: int | tuple[int, ...] = 8  # channels of the 3D U-Nets at their top level; or per scale
-    top_down: bool = False  # fine features are merged with what the coarse ones have seen: see encoder.py
-    coarse_blocks: int = 0  # more layers of the encoder at the coarsest scale, ever wider
     context: bool = False  # the 3D U-Nets see the reference's features beside the cost volume
     # Between scales pixels choose their parents, by networks so wide, one per scale but the coarsest; none =
     # they take their own: see choice.py
     choice_widths: tuple[int, ...] = ()
-    choice_reach: int = 0  # > 1: at the first enlargement, parents so many pixels around are on offer too
-    trust: bool = False  # these networks and the context see how far the sources are trusted at each pixel
     confidence_stages: int = 6  # K': the first K' stages count for the confidence
     # "largest": mean of the largest probabilities, as in the paper. "nearby": product of the probabilities of
     # the chosen bin with its neighbours, the chance that no stage was more than a bin off. "learned": the
@@ -67,8 +63,6 @@ class GBiNetConfig:
                 f"regulariser_width must be at least 1, one number or one per scale ({len(SCALES)}), "
                 f"got {self.regulariser_width}"
             )
-        if self.coarse_blocks < 0:
-            raise InputError(f"coarse_blocks must not be negative, got {self.coarse_blocks}")
         widths = self.choice_widths
         if widths and (len(widths) != len(SCALES) - 1 or min(widths) < 1 or self.strategy != "binary"):
             raise InputError(
@@ -111,10 +105,6 @@ class GBiNetConfig:
         """Per scale, coarse to fine."""
         width = self.regulariser_width
         return width if isinstance(width, tuple) else (width,) * len(SCALES)
-
-    def reaches(self, scale: int) -> tuple[int, ...]:
-        """How far around a pixel its parents may lie, in coarse pixels, when the search enters a scale."""
-        return (1, self.choice_reach) if scale == 1 and self.choice_reach > 1 else (1,)
 
     def scale_index(self, stage: int) -> int:
         """Feature scale (0 = coarsest) of a stage, counted from 1."""

@@ -44,12 +44,8 @@ def cost_volume(
     view_weight: nn.Module,
     groups: int,
     scale: float,  # feature size / image size
-) -> tuple[Tensor, Tensor]:  # [B, G, D, H, W] in the features' type, and trust [B, 1, H, W] in (0, 1)
-    """Correlation of the reference with all sources at each hypothesis, fused over the sources.
-
-    And how far the sources were trusted, on average: the fused volume does not tell, being a weighted mean.
-    No gradient flows through the trust.
-    """
+) -> Tensor:  # [B, G, D, H, W] in the features' type
+    """Correlation of the reference with all sources at each hypothesis, fused over the sources."""
     matrices, offsets = sources_from_reference(cameras, scale)
     if view_weight.training and isinstance(features, Tensor) and kernels.usable(features, hypotheses):
         fused = _fused_training(features, matrices, offsets, hypotheses, view_weight, groups)
@@ -61,10 +57,7 @@ def cost_volume(
         below = torch.cat([matrices[..., :2], matrices[..., 2:] + rows.start * matrices[..., 1:2]], dim=-1)
         part = (reference[..., rows, :], sources, below, offsets, hypotheses[..., rows, :])
         bands.append(fuse_views(*part, view_weight, groups))
-    if len(bands) == 1:
-        return bands[0]
-    volumes, trusts = zip(*bands, strict=True)
-    return torch.cat(volumes, dim=3), torch.cat(trusts, dim=2)
+    return bands[0] if len(bands) == 1 else torch.cat(bands, dim=3)
 
 
 def _fused_training(
@@ -74,7 +67,7 @@ def _fused_training(
     hypotheses: Tensor,
     view_weight: nn.Module,
     groups: int,
-) -> tuple[Tensor, Tensor] | None:
+) -> Tensor | None:
     """All views together by the fast kernels, where these serve; otherwise None. See fuse_views."""
     from gbinet.kernels import view_weight as fast
     from gbinet.kernels import warp as fast_warp
@@ -86,8 +79,7 @@ def _fused_training(
     mixed = torch.is_autocast_enabled(features.device.type)
     kind = torch.get_autocast_dtype(features.device.type) if mixed else features.dtype
     volumes = fast_warp.warp_correlation_views(features, matrices, offsets, hypotheses, groups, kind)
-    fused, trust = fast.weigh_views(volumes, view_weight)
-    return fused.permute(0, 4, 1, 2, 3), trust[:, None]
+    return fast.weigh_views(volumes, view_weight).permute(0, 4, 1, 2, 3)
 
 
 def _bands(hypotheses: Tensor, training: bool) -> list[slice]:
@@ -109,7 +101,7 @@ def fuse_views(
     hypotheses: Tensor,  # [B, D, H, W]
     view_weight: nn.Module,
     groups: int,
-) -> tuple[Tensor, Tensor]:  # [B, G, D, H, W] and trust [B, 1, H, W]
+) -> Tensor:  # [B, G, D, H, W]
     """One view after the other: memory for one view's volume and two sums, however many views."""
     weighted_sum: Tensor | None = None
     weight_sum: Tensor | None = None
@@ -121,5 +113,4 @@ def fuse_views(
         )
         weight_sum = weight if weight_sum is None else weight_sum + weight
     assert weighted_sum is not None and weight_sum is not None  # two views or more
-    fused = torch.div(weighted_sum, weight_sum.clamp_min(kernels.TINY)).to(reference.dtype)
-    return fused, weight_sum[:, :, 0].detach() / len(sources)
+    return torch.div(weighted_sum, weight_sum.clamp_min(kernels.TINY)).to(reference.dtype)

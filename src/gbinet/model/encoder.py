@@ -17,17 +17,10 @@ SCALES = (8, 4, 2, 1)  # image size / feature size, coarse to fine: the order of
 class FeaturePyramid(nn.Module):
     """Bottom-up convolutions, one merge per finer scale, and an output convolution per scale.
 
-    As published, each merge takes the bottom-up map of the next coarser scale. With `top_down` it takes the
-    merged one, so that fine features know what the coarse ones have seen.
+    Each merge takes the bottom-up map of the next coarser scale (not the merged one), as published.
     """
 
-    def __init__(
-        self,
-        width: int = 8,
-        deformable: bool = True,
-        top_down: bool = False,
-        coarse_blocks: int = 0,  # more convolutions at the coarsest scale, ever wider
-    ) -> None:
+    def __init__(self, width: int = 8, deformable: bool = True) -> None:
         super().__init__()
         w = width
         self.bottom_up = nn.ModuleList([nn.Sequential(ConvBlock2d(3, w), ConvBlock2d(w, w))])
@@ -35,8 +28,6 @@ class FeaturePyramid(nn.Module):
             outputs = 2 * inputs
             blocks = [ConvBlock2d(inputs, outputs, 5, stride=2), ConvBlock2d(outputs, outputs)]
             self.bottom_up.append(nn.Sequential(*blocks, ConvBlock2d(outputs, outputs)))
-        self.coarse = nn.ModuleList(ConvBlock2d(8 * w, 8 * w, dilation=1 << i) for i in range(coarse_blocks))
-        self.reduce = nn.ModuleList(nn.Conv2d(2 * c, c, 1) for c in (4 * w, 2 * w)) if top_down else None
         # Index 0 = coarsest scale in both lists below; the coarsest scale has nothing to merge.
         self.lateral = nn.ModuleList(nn.Conv2d(c, 2 * c, 1) for c in (4 * w, 2 * w, w))
         channels = ((8 * w, 8 * w), (8 * w, 4 * w), (4 * w, 2 * w), (2 * w, w))
@@ -57,27 +48,17 @@ class FeaturePyramid(nn.Module):
         for block in self.bottom_up:
             current = block(current)
             bottom_up.append(current)
-        for layer in self.coarse:
-            bottom_up[-1] = add_into(layer(bottom_up[-1]), bottom_up[-1])
         return bottom_up
 
     def expand(self, bottom_up: Sequence[Tensor], scales: Sequence[int] = range(4)) -> tuple[Tensor, ...]:
         """The outputs of these scales (rising, 0 = coarsest) from bottom-up maps. Every image by itself."""
-        outputs, merged = [], bottom_up[3]
-        for scale in range(max(scales) + 1):
-            if scale in scales or self.reduce is not None:
-                merged = self._merged(bottom_up, scale, merged)
-            if scale in scales:
-                outputs.append(self.output[scale](merged))
-        return tuple(outputs)
+        return tuple(self.output[scale](self._merged(bottom_up, scale)) for scale in scales)
 
-    def _merged(self, bottom_up: Sequence[Tensor], scale: int, before: Tensor) -> Tensor:
-        """What the output convolution of a scale reads. before: that of the scale before."""
+    def _merged(self, bottom_up: Sequence[Tensor], scale: int) -> Tensor:
+        """What the output convolution of a scale reads."""
         if scale == 0:
             return bottom_up[3]
         coarser, own = bottom_up[4 - scale], bottom_up[3 - scale]
-        if self.reduce is not None:
-            coarser = before if scale == 1 else self.reduce[scale - 2](before)
         lateral: Tensor = self.lateral[scale - 1](own)
         kind = "cpu" if coarser.is_meta else coarser.device.type
         with torch.autocast(kind, enabled=False):  # it would widen the map to float32

@@ -66,22 +66,17 @@ class GBiNet(nn.Module):
         self.strategy: Strategy = strategy_of(self.config)
         self.weights_file: str | None = None  # name of the file that the weights were read from
         config = self.config
-        self.encoder = FeaturePyramid(
-            config.encoder_width, config.encoder == "deformable", config.top_down, config.coarse_blocks
-        )
+        self.encoder = FeaturePyramid(config.encoder_width, config.encoder == "deformable")
         channels = self.encoder.channels
         self.view_weights = nn.ModuleList(ViewWeight(g) for g in config.groups)
         self.regularisers = nn.ModuleList(
-            Regulariser(g, width, (c + config.trust) * config.context)
+            Regulariser(g, width, c * config.context)
             for g, width, c in zip(config.groups, config.regulariser_widths, channels, strict=True)
         )
         # Of the choices at all scales but the coarsest, which has no parents.
-        choosing = enumerate(zip(channels[1:], config.groups[1:], config.choice_widths, strict=False), 1)
-        self.choice_weights = nn.ModuleList(ViewWeight(g) for g in config.groups[1:] if config.choice_widths)
-        self.choosers = nn.ModuleList(
-            Chooser(c + config.trust, g, width, 1 + 2 * len(config.reaches(scale)))
-            for scale, (c, g, width) in choosing
-        )
+        choosing = list(zip(channels[1:], config.groups[1:], config.choice_widths, strict=False))
+        self.choice_weights = nn.ModuleList(ViewWeight(g) for _, g, _ in choosing)
+        self.choosers = nn.ModuleList(Chooser(*sizes) for sizes in choosing)
         learned = config.confidence == "learned"
         sides = config.refiner_sides
         self.refiner = Refiner(channels[-1], sides=sides, confidence=learned) if config.refiner else None
@@ -143,8 +138,8 @@ class GBiNet(nn.Module):
         scale = self.config.scale_index(state.stage + 1)
         maps = features[scale]
         state, choice = self.enlarge(maps, cameras, state, scale)
-        volume, trust = self.cost_volume(maps, cameras, state, scale)
-        logits = self.regularisers[scale](volume, self.beside(views_of(maps)[0], trust))
+        volume = self.cost_volume(maps, cameras, state, scale)
+        logits = self.regularisers[scale](volume, views_of(maps)[0])
         return Stage(state, logits, self.strategy.descend(state, logits), choice=choice)
 
     def enlarge(self, maps: Maps, cameras: Camera, state: State, scale: int) -> tuple[State, Choice | None]:
@@ -154,8 +149,8 @@ class GBiNet(nn.Module):
             return self.strategy.upsample(state, *size), None
         if state.cell.shape[-2:] == size:
             return state, None
-        cells = search.parents(state, *size, self.config.reaches(scale))
-        volume, trust = cost_volume(
+        cells = search.parents(state, *size)
+        volume = cost_volume(
             maps,
             cameras,
             search.cell_depth(state, cells),
@@ -163,16 +158,11 @@ class GBiNet(nn.Module):
             self.config.groups[scale],
             1 / SCALES[scale],
         )
-        known = self.beside(views_of(maps)[0], trust)
-        choice = Choice(cells, self.choosers[scale - 1](volume, known, cells))
+        choice = Choice(cells, self.choosers[scale - 1](volume, views_of(maps)[0], cells))
         return search.adopt(state, cells, choice.best), choice
 
-    def beside(self, reference: Tensor, trust: Tensor) -> Tensor:
-        """What is known of a pixel beside its matches, [B, C, h, w]: features, and trust where configured."""
-        return torch.cat([reference, trust.to(reference.dtype)], dim=1) if self.config.trust else reference
-
-    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> tuple[Tensor, Tensor]:
-        """The volume [B, G, D, h, w] that a stage looks at, at one of the four scales, and the trust."""
+    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> Tensor:
+        """The volume [B, G, D, h, w] that a stage looks at, at one of the four scales."""
         return cost_volume(
             maps,
             cameras,

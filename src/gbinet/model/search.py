@@ -9,7 +9,6 @@ are pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 from gbinet import kernels
 from gbinet.errors import InputError
 
+PARENTS = 3  # cells that a pixel may choose from between two scales: see `parents`
 MAX_CELLS = 2**28  # finer than float32 can tell depths apart, and far from the limits of int32
 
 
@@ -166,11 +166,11 @@ def upsample(state: SearchState, height: int, width: int) -> SearchState:
     return replace(state, cell=cell.to(torch.int32), place=None)
 
 
-def parents(state: SearchState, height: int, width: int, reaches: Sequence[int] = (1,)) -> Tensor:
-    """Cells that a finer pixel may descend from, [B, 1 + 2 R, H, W] int32: its own (as `upsample` has it),
-    and for each of the R reaches the nearest and the farthest of the coarse pixels so far around it."""
+def parents(state: SearchState, height: int, width: int) -> Tensor:
+    """Cells that a finer pixel may descend from, [B, PARENTS, H, W] int32: its own (as `upsample` has it),
+    the nearest and the farthest of the 3x3 coarse pixels around it."""
     own = upsample(state, height, width).cell
-    ends = torch.cat([nearest_and_farthest(state.cell.float(), reach) for reach in reaches], dim=1)
+    ends = nearest_and_farthest(state.cell.float(), 1)
     finer = F.interpolate(ends, size=(height, width), mode="nearest")
     return torch.cat([own[:, None], finer.to(own.dtype)], dim=1)
 

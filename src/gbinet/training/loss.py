@@ -66,12 +66,15 @@ def stage_loss(
 
 
 ANSWERABLE = 2.5  # cells: a parent further away from the truth leads nowhere near it
-GOOD = 1.0  # cells: parents this near the truth are all as good: the bins around them hold it
+GOOD = 1.25  # cells: parents this near the truth are all as good: the bins around them hold it
+MOST_STAKE = 16.0  # cells: a wrong parent further away counts no more than this
 
 
 def choice_loss(stage: Stage, depth: Tensor, processes: Processes) -> Tensor:
-    """Of the parents that a stage chose: - log of the probability of the good ones, mean over the pixels with
-    a good one and a bad one. depth [B, h, w], 0 = unknown. Where there was no choice: 0."""
+    """Of the parents that a stage chose: - log of the probability of the good ones, over the pixels that have
+    a good one and a bad one. A mean, weighted by how far apart these are: on a slanted surface parents differ
+    by a cell or two and little is lost, at a silhouette by a hundred. depth [B, h, w], 0 = unknown. Without a
+    choice: 0."""
     if stage.choice is None:
         return depth.new_zeros(())
     assert isinstance(stage.state, SearchState)
@@ -79,14 +82,15 @@ def choice_loss(stage: Stage, depth: Tensor, processes: Processes) -> Tensor:
     near, far = state.depth_range[:, :, None, None].unbind(1)  # [B, 1, 1] each
     inside = (depth > near) & (depth < far)
     position = grid.to_position(depth.clamp(min=near, max=far), state.depth_range) * grid.cells(state.stage)
-    error = (stage.choice.cells.float() + 0.5 - position[:, None]).abs()  # [B, N, h, w]
+    error = (stage.choice.cells.float() + 0.5 - position[:, None]).abs()  # [B, PARENTS, h, w]
     least = error.amin(1, keepdim=True)
     good = error <= (least + 0.25).clamp(min=GOOD)
     counted = inside & (least[:, 0] <= ANSWERABLE) & ~good.all(1)
     shares = stage.choice.logits.float().log_softmax(1)
     missed = -torch.where(good, shares, -torch.inf).logsumexp(1)  # [B, h, w]
-    total = processes.sum(counted.sum().float()[None]).clamp(min=1)[0]
-    return torch.where(counted, missed, 0.0).sum() / total
+    stake = torch.where(counted, (error.amax(1) - least[:, 0]).clamp(max=MOST_STAKE), 0.0)
+    total = processes.sum(stake.sum()[None]).clamp(min=1)[0]
+    return (stake * missed).sum() / total
 
 
 def readout_error(stage: Stage, depth: Tensor) -> Tensor:
