@@ -212,7 +212,7 @@ def test_sub_folders_give_unique_names(tmp_path: Path) -> None:
     scene = load_scene(folders.colmap(tmp_path, 2, image_names=names))
     assert [view.name for view in scene.views] == ["left_01", "right_01"]
     assert unique_names(["a.jpg", "a.png", "b.jpg", "./c/d.jpg", "../c/d.jpg"]) == [
-        "a_jpg", "a_png", "b", "c_d_jpg", "c_d_2",
+        "a_jpg", "a_png", "b", "c_d_jpg", "c_d_jpg_2",
     ]  # fmt: skip
     assert unique_names(["images/x/1.png", "images/y/1.png"]) == ["x_1", "y_1"]
     assert unique_names(["./images/1.png", "images/2.png"]) == ["1", "2"]

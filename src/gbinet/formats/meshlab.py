@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gbinet.errors import FormatError
-from gbinet.formats.textfile import read_bounded
+from gbinet.formats.reading import read_bounded
 
 
 @dataclass(frozen=True)
