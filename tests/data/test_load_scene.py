@@ -377,7 +377,7 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
         load_scene(tmp_path / "absent")
     with pytest.raises(SceneError, match="is no scene"):
         load_scene(tmp_path)
-    with pytest.raises(SceneError, match="'foo' is no kind"):
+    with pytest.raises(SceneError, match="'foo' is not a kind"):
         load_scene(folders.mvsnet(tmp_path), kind="foo")
     for kind in ("colmap", "nerfstudio"):
         with pytest.raises(GBiNetError):

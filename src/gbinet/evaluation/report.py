@@ -107,7 +107,10 @@ def _write_markdown(path: Path, report: Report) -> Path:
     lines += [f"Scored by {software()}.", ""]
     for heading, values in (("Measured", report.prediction), ("Measured with", report.settings)):
         if values:
-            lines += [f"{heading}: " + "; ".join(f"{shown(k)} `{shown(v)}`" for k, v in _flat(values)) + ".", ""]
+            lines += [
+                f"{heading}: " + "; ".join(f"{shown(k)} `{shown(v)}`" for k, v in _flat(values)) + ".",
+                "",
+            ]
     lines += [report.table.markdown(), ""]
     lines += [line for note in report.notes for line in (note, "")]
     for title, table in report.more.items():

@@ -33,11 +33,12 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, GBiNetError, InputError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.colmap_array import read_colmap_array, write_colmap_array
-from gbinet.formats.image import opened
+from gbinet.formats.image import decoded, opened
 from gbinet.formats.limits import check_unpacked
 from gbinet.formats.openmvs import read_dmap
 from gbinet.formats.pfm import read_pfm, write_pfm
-from gbinet.formats.reading import open_sized
+from gbinet.formats.reading import is_file, open_sized
+from gbinet.names import MAX_BYTES, file_stem
 
 Array = np.ndarray[Any, Any]
 
@@ -103,12 +104,16 @@ def find_depth_file(folder: str | Path, name: str) -> Path | None:
     """The depth map of a view in a folder: `NAME.npz` and so on, or COLMAP's `NAME.jpg.geometric.bin`."""
     folder = Path(folder)
     for suffix in _READERS:
-        if (folder / f"{name}{suffix}").is_file():
+        if is_file(folder / f"{name}{suffix}"):
             return folder / f"{name}{suffix}"
     pattern = f"{glob.escape(name)}.*.{{}}.bin"
     for kind in ("geometric", "photometric"):
         for path in sorted(folder.glob(pattern.format(kind))):
             return path
+    if file_stem(name) == name and ("%" in name or len(name.encode()) > MAX_BYTES // 2) and folder.is_dir():
+        # The view's name may stand for one that no text can hold: others name their files as the photo is.
+        odd = (path for path in sorted(folder.iterdir()) if path.suffix.lower() in _READERS)
+        return next((path for path in odd if file_stem(path.stem) == name), None)
     return None
 
 
@@ -226,8 +231,7 @@ def _read_picture(path: Path) -> Array:
             raise FormatError(
                 path, f"a depth image is a PNG or TIFF with one channel of numbers, this is {found}", "header"
             )
-        with _decoding(path, image.fp):
-            return np.array(image)
+        return np.array(decoded(path, image))
 
 
 def _write_png(path: Path, values: Array) -> None:

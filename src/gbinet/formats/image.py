@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from gbinet.errors import FormatError, InputError
 from gbinet.formats.atomic import atomic_path
@@ -75,7 +75,7 @@ def read_image(path: Path, *, stored: bool = False) -> NDArray[np.uint8]:  # [H,
     """RGB of a photo, upright unless `stored`. Grey is repeated, 16 bits become 8, alpha is over black."""
     with opened(path) as image:
         header = _header(image)
-        pixels = _in_strips(_decoded(path, image), _rgb_of(path, image), (3,), np.uint8)
+        pixels = _in_strips(decoded(path, image), _rgb_of(path, image), (3,), np.uint8)
     return np.ascontiguousarray(pixels if stored else _upright(pixels, header.orientation))
 
 
@@ -87,7 +87,7 @@ def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDA
     """
     with opened(path) as image:
         header = _header(image)
-        mask = _in_strips(_decoded(path, image), _mask_of(image, header), (), np.bool_)
+        mask = _in_strips(decoded(path, image), _mask_of(image, header), (), np.bool_)
     if not stored:
         mask = _upright(mask, header.orientation)
     return _fit_mask(path, np.ascontiguousarray(mask), size)
@@ -142,7 +142,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
 
 def _reason(error: Exception) -> str:
     """Pillow names the file object where it does not know the format."""
-    if isinstance(error, Image.UnidentifiedImageError):
+    if isinstance(error, UnidentifiedImageError):
         return "its bytes are those of no known format"
     return str(error) or type(error).__name__
 
@@ -169,13 +169,16 @@ def _orientation(image: Image.Image) -> int:
         return 1  # broken EXIF does not make the pixels unreadable
 
 
-def _decoded(path: Path, image: Image.Image) -> Image.Image:
+def decoded(path: Path, image: Image.Image) -> Image.Image:
+    """The same picture with its pixels unpacked, in memory."""
     try:
-        image.load()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image.load()
     except MemoryError:
         raise
     except Exception as error:
-        raise FormatError(path, f"its pixels are broken or cut short ({error})") from error
+        raise FormatError(path, f"its pixels are broken or cut short ({error})", "pixels") from error
     return image
 
 

@@ -29,7 +29,7 @@ _MAX_AXES = 32
 _COMPLEX = 0x0800
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     """What is wrong with some bytes; becomes a FormatError where the file is known."""
 
 
@@ -57,7 +57,7 @@ def read_mat(path: str | Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]
             name = bytes(parts[2].data).decode("latin-1")
             if name in names:
                 found[name] = _array(_unpacked(path, body[1], body[2], name), order, name)
-    except (_Broken, struct.error, zlib.error, ValueError) as error:
+    except (_BrokenError, struct.error, zlib.error, ValueError) as error:
         raise FormatError(path, f"is not a readable Matlab file: {error}", f"byte {at}") from error
     return found
 
@@ -95,7 +95,7 @@ def _unpacked(path: Path, body: memoryview, packed: tuple[memoryview, int] | Non
     check_unpacked(path, size, f"'{name}'")
     whole = zlib.decompressobj().decompress(bytes(data), size + 8)
     if len(whole) < size + 8:
-        raise _Broken(f"'{name}' is cut short")
+        raise _BrokenError(f"'{name}' is cut short")
     return memoryview(whole)[8:]
 
 
@@ -105,12 +105,12 @@ def _element(data: memoryview, at: int, order: str) -> _Element:
         size, first, start = first >> 16, first & 0xFFFF, at + 4
         end = at + 8
         if size > 4:
-            raise _Broken(f"a short element of {size} bytes")
+            raise _BrokenError(f"a short element of {size} bytes")
     else:
         start = at + 8
         end = start + size + (0 if first == _COMPRESSED else -size % 8)
     if start + size > len(data):
-        raise _Broken(f"cut short: an element of {size} bytes, {len(data) - start} are left")
+        raise _BrokenError(f"cut short: an element of {size} bytes, {len(data) - start} are left")
     return _Element(first, data[start : start + size], end)
 
 
@@ -129,15 +129,15 @@ def _array(body: memoryview, order: str, name: str) -> NDArray[Any]:
     (flag,) = struct.unpack_from(f"{order}I", flags.data)
     kind, stored = _CLASSES.get(flag & 0xFF), _TYPES.get(numbers.kind)
     if kind is None or stored is None or flag & _COMPLEX:
-        raise _Broken(f"'{name}' is not an array of real numbers")
+        raise _BrokenError(f"'{name}' is not an array of real numbers")
     shape = np.frombuffer(size.data, f"{order}i4").tolist()
     if not 2 <= len(shape) <= _MAX_AXES or min(shape) < 0:
-        raise _Broken(f"an array of size {shape[:_MAX_AXES]}")
+        raise _BrokenError(f"an array of size {shape[:_MAX_AXES]}")
     values = np.frombuffer(numbers.data, f"{order}{stored}")
     count = 1
     for length in shape:
         count *= length
     if count != len(values):
-        raise _Broken(f"an array of size {shape} with {len(values)} numbers")
+        raise _BrokenError(f"an array of size {shape} with {len(values)} numbers")
     # Matlab stores small whole numbers in fewer bytes than their class has.
     return values.reshape(shape, order="F").astype(kind)
