@@ -22,7 +22,13 @@ from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.formats.depth_files import read_depth_map, write_depth
 from gbinet.formats.image import read_image
 from gbinet.inference import tiles
-from gbinet.inference.device import Precision, is_out_of_memory, pick_device, pick_precision
+from gbinet.inference.device import (
+    Precision,
+    give_back_memory,
+    is_out_of_memory,
+    pick_device,
+    pick_precision,
+)
 from gbinet.inference.engine import Engine
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.finished import Finished
@@ -121,6 +127,10 @@ def estimate_depths(
     finished.check(overwrite)
     worker = _Worker(scene, model, config, DepthFolder(scene, out))
     return worker.run(progress)
+
+
+class _NoRoomError(GBiNetError):
+    """Memory is too small for the smallest tile: no fault of the view at hand."""
 
 
 class _Worker:
@@ -231,6 +241,8 @@ class _Worker:
         try:
             return self.cache.get(index)
         except (GBiNetError, OSError) as error:
+            if isinstance(error, _NoRoomError) or is_out_of_memory(error):
+                raise
             self.broken[index] = str(error)
             log.warning("%s; the view is left out", error)
             return None
@@ -279,9 +291,9 @@ class _Worker:
         )
         smaller = _round_tile((self.tile or largest) / 2)
         if self.tile is not None and smaller >= self.tile:
-            raise GBiNetError(
+            raise _NoRoomError(
                 f"not enough memory on {self.device} even for tiles of {self.tile} px: "
-                "use smaller images (max_size) or fewer views"
+                "use smaller images (--size), fewer views (--views) or a machine with more"
             )
         self.tile = self.result.tile = smaller
         self.result.warnings.append(
@@ -290,8 +302,8 @@ class _Worker:
         log.warning(self.result.warnings[-1])
         if isinstance(self.model, Engine):
             self.model.graphs.give_up()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        self.cache.clear()
+        give_back_memory(self.device)
 
     def _first_tile(self) -> int | None:
         """The largest tile that max_memory allows; None where whole images fit."""

@@ -1,7 +1,7 @@
 """Who may open the live viewer's WebSocket: pages that the viewer itself served, and no others.
 
-A browser lets any page connect to a port of this machine, and says in `Origin` which page it is. viser does not
-look at it, so we do, in the server that viser starts.
+A browser lets any page connect to a port of this machine, and says in `Origin` which page it is. viser does
+not look at it, so we do, in the server that viser starts.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def guarded() -> Iterator[Guard]:
         guard.active = True
         return plain(*arguments, process_request=_checked(process_request), **options)
 
-    server.serve = serve  # type: ignore[assignment,misc]  # viser has no setting for this
+    server.serve = serve  # viser has no setting for this
     try:
         yield guard
     finally:
-        server.serve = plain  # type: ignore[misc]
+        server.serve = plain
 
 
 def _checked(answer: Callable[[Any, Any], Any] | None) -> Callable[[Any, Any], Any]:
