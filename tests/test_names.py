@@ -113,12 +113,14 @@ def test_reconstruct_depth_evaluate_and_view(
     scene = nasty_scene(tmp_path / "s" / name[:120], name)
     out, only_depth = tmp_path / "o" / name[:120], tmp_path / "d" / name[:120]
     common = ["--size", "64", "--views", "2", "--device", "cpu"]
-    assert main(["reconstruct", str(scene), "-o", str(out), "--min-views", "1", "--min-confidence", "0", *common]) == 0
+    keep_all = ["--min-views", "1", "--min-confidence", "0"]
+    reconstruct = ["reconstruct", str(scene), "-o", str(out), *keep_all, *common]
+    assert main(reconstruct) == 0
     assert main(["depth", str(scene), "-o", str(only_depth), "--stages-report", *common]) == 0
     assert main(["evaluate", "depth", str(only_depth), str(scene), "--unit", "m"]) == 0
-    assert main(["evaluate", "depth", str(only_depth), str(scene / "true"), "--out", str(tmp_path / "e")]) == 0
-    again = ["reconstruct", str(scene), "-o", str(out), "--min-views", "1", "--min-confidence", "0", *common]
-    assert main(again) == 0
+    evaluate = ["evaluate", "depth", str(only_depth), str(scene / "true")]
+    assert main([*evaluate, "--out", str(tmp_path / "e")]) == 0
+    assert main(reconstruct) == 0
     text = printed(capsys)
     assert "3 depth maps were there already, 0 are new" in text
     record = json.loads((out / "run.json").read_text("utf-8"))

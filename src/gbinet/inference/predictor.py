@@ -280,7 +280,7 @@ class _Worker:
                     torch.cuda.synchronize(self.device)
                 self.result.network_seconds += time.perf_counter() - began
                 return result
-            except (RuntimeError, MemoryError) as error:
+            except (RuntimeError, MemoryError, OSError) as error:
                 if not is_out_of_memory(error):
                     raise
             self._shrink_tile()
