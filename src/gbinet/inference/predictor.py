@@ -148,7 +148,8 @@ class _Worker:
         self.cache = FeatureCache(self._encode, int(config.cache_memory * 2**30), storage, self.device)
         self.images: dict[int, Future[Tensor]] = {}  # being read ahead
         self.broken: dict[int, str] = {}  # views whose image cannot be read
-        self.reader = ThreadPoolExecutor(4, "read")
+        # Beside a network on the CPU one reader keeps up, and only one large photo is unpacked at a time.
+        self.reader = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "read")
         self.writer = ThreadPoolExecutor(1, "write")
 
     # ---- the loop ----
