@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "gbinet"
 
 # Every room by level: a module may import what lies on a lower level, and its own room.
 LEVELS: list[set[str]] = [
+    {"names"},
     {"errors"},
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
     {"formats"},

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gbinet.names import shown
+
 
 class GBiNetError(Exception):
-    """Base of every error that gbinet raises on purpose. The command line prints it as one plain sentence."""
+    """Base of every error that gbinet raises on purpose. The command line prints it as one plain sentence.
+
+    Messages quote names from files and folders: as text, they are escaped.
+    """
+
+    def __str__(self) -> str:
+        return shown(super().__str__())
 
 
 class FormatError(GBiNetError):

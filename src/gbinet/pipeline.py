@@ -42,6 +42,7 @@ class ReconstructConfig:
 
     depth: DepthConfig = field(default_factory=DepthConfig)
     fusion: FusionConfig = field(default_factory=FusionConfig)
+    images: Path | None = None  # folder of the photos, where a scene with poses has them elsewhere
     masks: Path | None = None  # folder of masks named like the photos; 0 = ignore
     export: ExportKind | None = None  # also write the scene with its depth maps for another program
     mesh: MeshKind | None = None  # also write mesh.ply (needs open3d)
@@ -161,9 +162,19 @@ def open_scene(
     masks = config.masks
     if has_poses(folder):
         read = _stage(progress, "reading")
-        return load_scene(
-            folder, depth_range=given, masks=masks, cache=out / "undistorted", progress=read
-        ), notes
+        scene = load_scene(
+            folder,
+            depth_range=given,
+            images=config.images,
+            masks=masks,
+            cache=out / "undistorted",
+            progress=read,
+        )
+        return scene, notes
+    if config.images is not None:
+        raise InputError(
+            f"{folder} has no camera poses for the photos of --images; give their folder instead"
+        )
     from gbinet.sfm import pose_photos
 
     posed = pose_photos(folder, out / "sfm", _stage(progress, "poses"))

@@ -16,6 +16,8 @@ from gbinet.data.load import list_photos
 from gbinet.errors import FormatError, GBiNetError, SceneError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.image import read_header
+from gbinet.formats.reading import read_json
+from gbinet.names import file_stem
 
 Progress = Callable[[int, int, str], None]  # done, total, what
 
@@ -69,7 +71,7 @@ def pose_photos(photos: Path, out: Path, progress: Progress | None = None) -> Po
     state = {"photos": [[p.name, p.stat().st_size] for p in paths]}
     if (finished := _finished(out, state)) is not None:
         return finished
-    _collect(paths, out / "images")
+    paths = _collect(paths, out / "images")
     _check_space(out, len(paths))
     with _quiet() as pycolmap:
         database = out / "database.db"
@@ -137,25 +139,35 @@ def _digest(path: Path) -> bytes:
 def _finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
     """The result of an earlier run over the same photos."""
     try:
-        stored = json.loads((out / "sfm.json").read_text())
+        stored = read_json(out / "sfm.json", 1 << 28)
         if stored["photos"] != state["photos"] or not (out / "sparse" / "0").is_dir():
             return None
         return PosedPhotos(out, *(tuple(stored[key]) for key in _LISTS))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FormatError, KeyError, TypeError):
         return None
 
 
-def _collect(paths: list[Path], folder: Path) -> None:
-    """Links to the photos (copies where links are not possible): the scene's own images folder."""
+def _collect(paths: list[Path], folder: Path) -> list[Path]:
+    """Links to the photos (copies where links are not possible): the scene's own images folder.
+
+    pycolmap takes only names that are UTF-8, so that the links may be named otherwise than the photos.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     with atomic_path(folder.parent / "photos.txt") as temporary:  # says why, if the folder cannot be written
-        temporary.write_text("".join(f"{path.resolve()}\n" for path in paths))
+        temporary.write_bytes(b"".join(bytes(path.resolve()) + b"\n" for path in paths))
     folder.mkdir(parents=True)
-    for path in paths:
+    links = []
+    for number, path in enumerate(paths):
+        stem = file_stem(path.stem)
+        links.append(folder / (path.name if stem == path.stem else f"{stem}-{number}{path.suffix}"))
+        link = links[-1]
         try:
-            (folder / path.name).symlink_to(path.resolve())
+            link.symlink_to(path.resolve())
+        except FileExistsError:
+            raise  # a copy would go through the link, over another photo
         except OSError:
-            shutil.copyfile(path, folder / path.name)
+            shutil.copyfile(path, link)
+    return links
 
 
 def _check_space(out: Path, count: int) -> None:

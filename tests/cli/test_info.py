@@ -55,7 +55,7 @@ def test_bare_photos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_picture_needs_a_suffix_of_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(scene(tmp_path / "mine")), "--picture", str(tmp_path / "a.xyz")]) == 2
-    assert "no kind of image file" in capsys.readouterr().err
+    assert "not a kind of image file" in capsys.readouterr().err
 
 
 def test_no_scene_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

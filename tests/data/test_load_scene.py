@@ -212,7 +212,7 @@ def test_sub_folders_give_unique_names(tmp_path: Path) -> None:
     scene = load_scene(folders.colmap(tmp_path, 2, image_names=names))
     assert [view.name for view in scene.views] == ["left_01", "right_01"]
     assert unique_names(["a.jpg", "a.png", "b.jpg", "./c/d.jpg", "../c/d.jpg"]) == [
-        "a_jpg", "a_png", "b", "c_d_jpg", "c_d_2",
+        "a_jpg", "a_png", "b", "c_d_jpg", "c_d_jpg_2",
     ]  # fmt: skip
     assert unique_names(["images/x/1.png", "images/y/1.png"]) == ["x_1", "y_1"]
     assert unique_names(["./images/1.png", "images/2.png"]) == ["1", "2"]
@@ -377,7 +377,7 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
         load_scene(tmp_path / "absent")
     with pytest.raises(SceneError, match="is no scene"):
         load_scene(tmp_path)
-    with pytest.raises(SceneError, match="'foo' is no kind"):
+    with pytest.raises(SceneError, match="'foo' is not a kind"):
         load_scene(folders.mvsnet(tmp_path), kind="foo")
     for kind in ("colmap", "nerfstudio"):
         with pytest.raises(GBiNetError):

@@ -151,7 +151,7 @@ def test_crop_agrees_with_winding_of_a_convex_polygon(seed, corners):
     ("text", "message"),
     [
         ("{", "not JSON"),
-        ("[]", "no object"),
+        ("[]", "not an object"),
         (crop_json(orthogonal_axis="W"), "orthogonal_axis"),
         (crop_json(axis_min=3.0), "below axis_max"),
         (crop_json(axis_max=None), "axis_max"),

@@ -114,7 +114,7 @@ def npy_of(array: np.ndarray) -> bytes:
         ("a.npy", npy_of(np.zeros((2, 2))).replace(b"(2, 2)", b"(9**9,"), "decoded"),
         ("a.npy", npy_of(np.zeros((2, 2))).replace(b"(2, 2), }     ", b"(999999, 99),}"), "cut short"),
         ("a.npy", npy_of(np.array([["a", "b"]])), "not numbers"),
-        ("a.png", b"\x89PNG\r\n\x1a\n", "decoded"),
+        ("a.png", b"\x89PNG\r\n\x1a\n", "not a readable image"),
         ("a.bin", b"3&2&1&" + bytes(23), "cut short"),
         ("a.bin", b"3&2&3&" + bytes(72), "H, W"),
         ("a.bin", b"3x2", "W&H&C&"),

@@ -85,7 +85,7 @@ def test_lenses(tmp_path: Path, top: dict[str, Any], model: str, distorted: bool
     [
         ("{", "line 1"),
         ("[]", "must be an object"),
-        ("[" * 100_000, "no sensible JSON"),
+        ("[" * 100_000, "not sensible JSON"),
         (b"\xff\xfe\xfa", "not UTF-8|not JSON"),
         ('{"frames": 3}', "list `frames`"),
         ('{"frames": [3]}', r"frames\[0\]"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ball_scene import SceneMaker, true_depth
@@ -300,15 +301,51 @@ def test_the_visiting_order_has_every_view_once(count: int, data: st.DataObject)
         assert not left or after == left[0]  # the best unvisited neighbour is next
 
 
+def error_of_numpy() -> MemoryError:
+    try:
+        np.empty(1 << 50)
+    except MemoryError as error:
+        return error
+    raise AssertionError("this machine has a petabyte to give")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("pretended"),
+        MemoryError(),
+        error_of_numpy(),
+        OSError(12, "Cannot allocate memory"),
+        *(
+            RuntimeError(text)
+            for text in (
+                "could not create a primitive",  # oneDNN
+                "could not create a primitive descriptor for a convolution forward propagation primitive",
+                "could not create a memory object",
+                "std::bad_alloc",
+                "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+                "you tried to allocate 28311552 bytes. Error code 12 (Cannot allocate memory)",
+                "[enforce fail at alloc_cpu.cpp:80] data. DefaultCPUAllocator: not enough memory: you tried",
+                "MPS backend out of memory (MPS allocated: 9 GB)",
+                "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            )
+        ),
+    ],
+    ids=lambda error: str(error)[:40] or type(error).__name__,
+)
 def test_out_of_memory_halves_the_tile_and_goes_on(
-    network: GBiNet, ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    network: GBiNet,
+    ball_scene: SceneMaker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = ball_scene(views=2, width=320, height=200)
     real = tiles.search
 
     def small_memory(*arguments, **options):  # type: ignore[no-untyped-def]
         if arguments[4] is None or arguments[4] > 128:
-            raise torch.OutOfMemoryError("pretended")
+            raise error
         return real(*arguments, **options)
 
     monkeypatch.setattr(tiles, "search", small_memory)
@@ -326,3 +363,16 @@ def test_sources_that_see_nothing_are_not_asked() -> None:
     assert view.best_sources() == [3, 1] and view.best_sources(1) == [3]
     unscored = replace(view, sources=tuple(SourceView(i, 0.0) for i in (2, 1)))
     assert unscored.best_sources() == [2, 1]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "5", "\xff"])
+def test_settings_that_cannot_be_read_are_other_settings(
+    text: str, network: GBiNet, ball_scene: SceneMaker, tmp_path: Path
+) -> None:
+    (tmp_path / "depth").mkdir()
+    (tmp_path / "depth" / "settings.json").write_bytes(text.encode("latin-1"))
+    config = DepthConfig(views=2, stages=1)
+    with pytest.raises(GBiNetError, match="--overwrite"):
+        estimate_depths(ball_scene(views=2), network, tmp_path / "depth", config)
+    result = estimate_depths(ball_scene(views=2), network, tmp_path / "depth", config, overwrite=True)
+    assert len(result.computed) == 2

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from gbinet.cli.say import say
 from gbinet.inference.device import Precision
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _show(costs: list[Cost], device: str, out: Path | None) -> None:
         content = {"device": str(where), "memory": kind, "costs": [asdict(cost) for cost in costs]}
         with atomic_path(out) as temporary:
             temporary.write_text(json.dumps(content, indent=2) + "\n")
-        print(f"figures in {out}")
+        say(f"figures in {out}")
 
 
 run = {"speed": speed, "memory": memory}

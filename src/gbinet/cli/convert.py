@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from gbinet.cli.say import say, say_notes
 from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError, SceneError
 from gbinet.scene import DepthRange, Scene, View
@@ -25,6 +26,7 @@ def run(
     depth: Path | None = None,
     cloud: Path | None = None,
     depth_range: tuple[float, float] | None = None,
+    images: Path | None = None,
     masks: Path | None = None,
     scale_in: Annotated[float, tyro.conf.arg(metavar="FACTOR")] = 1.0,
     scale_out: Annotated[float, tyro.conf.arg(metavar="FACTOR")] = 1.0,
@@ -41,13 +43,26 @@ def run(
             depth that the scene itself has is taken along.
         cloud: Point cloud to hand to nerfstudio instead of the sparse points.
         depth_range: NEAR FAR for every view, instead of what the scene says.
+        images: Folder of the photos, where the scene has them elsewhere. What lies outside the scene and this
+            folder is not read.
         masks: Folder of masks, where it is not beside the images.
         scale_in: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
         scale_out: The same for a depth file that is written.
         overwrite: Write into a folder that is not empty.
     """
     if source.is_dir():
-        _convert_scene(source, target, to, kind, depth, cloud, depth_range, masks, scale_in, overwrite)
+        from gbinet.cli.progress import progress_bar
+        from gbinet.data.load import load_scene
+
+        if to is None:
+            raise InputError(f"{source} is a scene: say what to write, e.g. --to nerfstudio")
+        _check_folders(source, target, to, depth, cloud, overwrite)
+        limits = None if depth_range is None else DepthRange(*depth_range)
+        with progress_bar() as progress:
+            scene = load_scene(
+                source, kind=kind, depth_range=limits, images=images, masks=masks, progress=progress
+            )
+        _convert_scene(scene, target, to, depth, cloud, scale_in)
     elif source.suffix.lower() == ".ply":
         from gbinet.formats.ply import read_ply, write_ply
 
@@ -55,39 +70,22 @@ def run(
             raise InputError(f"a point cloud is written as .ply, not '{target.suffix}'")
         points = read_ply(source)
         write_ply(target, points)
-        print(f"{len(points):,} points in {target}")
+        say(f"{len(points):,} points in {target}")
     else:
         from gbinet.formats.depth_files import read_confidence, read_depth, write_depth
 
         values = read_depth(source, scale_in)
         write_depth(target, values, read_confidence(source), scale_out)
-        print(f"depth map of {values.shape[1]}x{values.shape[0]} in {target}")
+        say(f"depth map of {values.shape[1]}x{values.shape[0]} in {target}")
         known = values[values > 0]
         loss = 0.5 * scale_out / float(known.min()) if known.size else 0.0
         if target.suffix.lower() == ".png" and loss > 0.005:
-            print(f"note: steps of {scale_out:g} move depths by up to {loss:.0%}; try a smaller --scale-out")
+            say(f"note: steps of {scale_out:g} move depths by up to {loss:.0%}; try a smaller --scale-out")
 
 
-def _convert_scene(
-    source: Path,
-    target: Path,
-    to: Kind | None,
-    kind: str | None,
-    depth: Path | None,
-    cloud: Path | None,
-    depth_range: tuple[float, float] | None,
-    masks: Path | None,
-    scale_in: float,
-    overwrite: bool,
+def _check_folders(
+    source: Path, target: Path, to: Kind, depth: Path | None, cloud: Path | None, overwrite: bool
 ) -> None:
-    from gbinet.cli.progress import progress_bar
-    from gbinet.data.load import load_scene
-    from gbinet.formats.ply import read_ply
-    from gbinet.formats.write_scene import write_scene
-    from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
-
-    if to is None:
-        raise InputError(f"{source} is a scene: say what to write, e.g. --to nerfstudio")
     if target.resolve() == source.resolve():
         raise InputError("source and target are the same folder")
     if target.is_dir() and any(target.iterdir()) and not overwrite:
@@ -96,23 +94,28 @@ def _convert_scene(
         raise InputError(f"--cloud is for nerfstudio; {to} has no place for it")
     if depth is not None and to in _WITHOUT_DEPTH:
         raise InputError("a sparse COLMAP model has no place for depth maps; write colmap-dense")
-    limits = None if depth_range is None else DepthRange(*depth_range)
-    with progress_bar() as progress:
-        scene = load_scene(source, kind=kind, depth_range=limits, masks=masks, progress=progress)
-    for warning in scene.warnings:
-        print(f"note: {warning}")
+
+
+def _convert_scene(
+    scene: Scene, target: Path, to: Kind, depth: Path | None, cloud: Path | None, scale_in: float
+) -> None:
+    from gbinet.formats.ply import read_ply
+    from gbinet.formats.write_scene import write_scene
+    from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
+
+    say_notes(scene.warnings)
     found = _depth_files(scene, depth, scale_in)
     if found and to in _WITHOUT_DEPTH:
-        print(f"note: {len(found)} depth maps stay behind: a sparse COLMAP model has no place for them")
+        say(f"note: {len(found)} depth maps stay behind: a sparse COLMAP model has no place for them")
         found = []
     if to == "colmap-dense" and not found:
-        raise SceneError(f"{source} has no depth maps; give their folder with --depth")
+        raise SceneError(f"{scene.root} has no depth maps; give their folder with --depth")
     depth_maps = _read_all(found)
     if to == "nerfstudio":
         write_nerfstudio(scene, target, depth_maps, None if cloud is None else read_ply(cloud))
     else:
         write_scene(scene, target, to, depth_maps)
-    print(f"{len(scene.views)} views ({scene.kind} -> {to}), {len(found)} depth maps, in {target}")
+    say(f"{len(scene.views)} views ({scene.kind} -> {to}), {len(found)} depth maps, in {target}")
 
 
 def _depth_files(scene: Scene, folder: Path | None, scale: float) -> list[tuple[View, Path, float]]:

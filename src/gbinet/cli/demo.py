@@ -27,7 +27,7 @@ def run(
         device: auto, cpu, cuda, mps.
     """
     from gbinet.cli.progress import StageBars
-    from gbinet.cli.reconstruct import print_warnings
+    from gbinet.cli.say import say, say_notes
     from gbinet.demo import DemoConfig, figures, run_demo
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline import duration
@@ -37,10 +37,10 @@ def run(
     with StageBars() as bars:
         result = run_demo(out, model, config, device=device, progress=bars)
     done = result.reconstruction
-    print_warnings(done.warnings)
+    say_notes(done.warnings)
     print(f"{done.points:,} points from {views} photos in {duration(done.seconds)} on {done.depth.device}")
     for label, value in figures(result.score, result.threshold):
         print(f"  {label:36} {value}")
     within = next(iter(result.depth.within.values()))
     print(f"  {f'depths within {result.threshold * 1000:.1f} mm, all pixels':36} {within:.1%}")
-    print(f"look at {done.report}")
+    say(f"look at {done.report}")

@@ -20,6 +20,7 @@ def run(
     views: int = 5,
     stages: int | None = None,
     depth_range: tuple[float, float] | None = None,
+    images: Path | None = None,
     device: str = "auto",
     precision: Precision = "auto",
     max_memory: float | None = None,
@@ -36,6 +37,8 @@ def run(
         views: Photos per depth map, the reference included.
         stages: Search stages, instead of what the weights were trained for.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
+        images: Folder of the photos, where a scene with poses has them elsewhere. What lies outside the scene
+            and this folder is not read.
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         max_memory: GiB that the network may use; larger images are cut into tiles.
@@ -45,7 +48,7 @@ def run(
     """
     from gbinet import pipeline
     from gbinet.cli.progress import StageBars
-    from gbinet.cli.reconstruct import print_warnings
+    from gbinet.cli.say import say, say_notes
     from gbinet.inference.predictor import DepthConfig, estimate_depths
     from gbinet.model.gbinet import GBiNet
 
@@ -60,7 +63,7 @@ def run(
     )
     model = GBiNet.from_pretrained(weights)
     with StageBars() as bars:
-        settings = pipeline.ReconstructConfig(depth=config)
+        settings = pipeline.ReconstructConfig(depth=config, images=images)
         found, notes = pipeline.open_scene(scene, out, settings, bars)
         result = estimate_depths(
             found,
@@ -76,8 +79,8 @@ def run(
             shown = partial(bars, "stages")
             write_stages_report(found, model, out / "depth", out / "stages", config, progress=shown)
     failures = [f"view {name} was left out: {reason}" for name, reason in result.failed.items()]
-    print_warnings([*notes, *found.warnings, *result.warnings, *failures])
+    say_notes([*notes, *found.warnings, *result.warnings, *failures])
     done, time = len(result.computed) + len(result.kept), pipeline.duration(result.seconds)
-    print(f"{done} depth maps ({len(result.kept)} were there already) in {time}: {out / 'depth'}")
+    say(f"{done} depth maps ({len(result.kept)} were there already) in {time}: {out / 'depth'}")
     if stages_report:
-        print(f"every stage of some views, and the fused cloud: {out / 'stages'}")
+        say(f"every stage of some views, and the fused cloud: {out / 'stages'}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -15,6 +14,8 @@ from gbinet.cli.evaluate_common import Device, finish, pick
 from gbinet.cli.evaluate_depth import depth
 from gbinet.cli.evaluate_tanks import tanks, tanks_upload
 from gbinet.cli.progress import progress_bar
+from gbinet.errors import FormatError
+from gbinet.formats.reading import read_json
 
 if TYPE_CHECKING:
     from gbinet.evaluation.dtu import DTUProtocol, DTUScore
@@ -157,11 +158,11 @@ def _dtu_scan(
     key = plain({"cloud": str(path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns})
     key["protocol"] = plain(protocol)
     try:
-        known = json.loads(stored.read_text())
+        known = read_json(stored)
         if known["key"] == key:
             values: dict[str, Any] = {k: math.nan if v is None else v for k, v in known["score"].items()}
             return DTUScore(**values)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FormatError, KeyError, TypeError, AttributeError):
         pass  # not there, or not what it should be: computed anew
     with progress_bar(f"scan {scan}:") as progress:
         reference = load_reference(truth, scan)

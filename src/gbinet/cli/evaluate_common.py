@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from gbinet.cli.say import say
+
 if TYPE_CHECKING:
     from gbinet.evaluation.report import Report
 
 Device = Annotated[str, tyro.conf.arg(help="auto takes a GPU where there is one; or cpu, cuda, cuda:1.")]
+
+
+def images_of(images: Path | None, scene: str) -> Path | None:
+    """The photos of one of several scenes: a folder named like it inside `images`, or that folder itself."""
+    return images / scene if images is not None and (images / scene).is_dir() else images
 
 
 def pick(name: str) -> str:
@@ -28,4 +35,5 @@ def finish(out: Path, report: Report) -> None:
 
     _, markdown = write_report(out, report)
     print(report.table.markdown())
-    print(f"\nJSON, table and plots in {markdown.parent}")
+    print()
+    say(f"JSON, table and plots in {markdown.parent}")

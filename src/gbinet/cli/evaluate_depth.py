@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import tyro
 
-from gbinet.cli.evaluate_common import finish
+from gbinet.cli.evaluate_common import finish, images_of
 from gbinet.cli.progress import progress_bar
 from gbinet.errors import SceneError
+from gbinet.names import file_stem
 
 if TYPE_CHECKING:
     from gbinet.evaluation.depth import DepthErrors
@@ -28,6 +29,7 @@ def depth(
     depth_scale: float = 1.0,
     truth_scale: float = 1.0,
     maps: bool = True,
+    images: Path | None = None,
 ) -> None:
     """Depth maps against true ones: shares within thresholds, mean, median; without edges; by confidence.
 
@@ -41,6 +43,8 @@ def depth(
         depth_scale: Stored prediction times this is the unit of the scene.
         truth_scale: The same for the truth.
         maps: Write a picture of the errors of every view.
+        images: Folder of the photos of a true scene, where it has them elsewhere. What lies outside the scene
+            and this folder is not read.
     """
     from gbinet.evaluation.depth_scene import mean_errors
     from gbinet.evaluation.report import Report, Table, provenance
@@ -52,7 +56,15 @@ def depth(
     for name in names:
         label = name or predictions.resolve().name
         scores[label], made = _depth_scene(
-            label, predictions / name, truth / name, out, thresholds, unit, (depth_scale, truth_scale), maps
+            label,
+            predictions / name,
+            truth / name,
+            out,
+            thresholds,
+            unit,
+            (depth_scale, truth_scale),
+            maps,
+            images_of(images, name),
         )
         pictures += made
     rows = [_depth_row(label, score.errors) for label, score in scores.items()]
@@ -118,24 +130,25 @@ def _depth_scene(
     unit: str,
     scales: tuple[float, float],
     maps: bool,
+    images: Path | None,
 ) -> tuple[SceneDepth, list[Path]]:
     from gbinet.evaluation.depth_scene import DepthEvaluation, find_pairs, read_pair
     from gbinet.evaluation.plots import Curve, plot
     from gbinet.evaluation.report import save_error_map
 
-    pairs = find_pairs(predictions, truth, *scales)
+    pairs = find_pairs(predictions, truth, *scales, images)
     evaluation = DepthEvaluation(thresholds)
     with progress_bar(label) as progress:
         for done, pair in enumerate(pairs):
             errors = evaluation.add(pair.name, *read_pair(pair))
             if maps:
-                path = out / "errors" / label / f"{pair.name}.png"
+                path = out / "errors" / file_stem(label) / f"{pair.name}.png"
                 save_error_map(path, errors.numpy(), max(thresholds))
             progress(done + 1, len(pairs), "views")
     edges = np.linspace(0, max(thresholds), 101)
     shares = 100 * evaluation.all.share_by_error(edges)
     picture = plot(
-        out / f"{label}-histogram.png",
+        out / f"{file_stem(label)}-histogram.png",
         [Curve(label, edges, shares)],
         title=f"{label}: depth errors",
         x_label=f"error [{unit}]",

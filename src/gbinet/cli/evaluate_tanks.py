@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import tyro
 
-from gbinet.cli.evaluate_common import Device, finish, pick
+from gbinet.cli.evaluate_common import Device, finish, images_of, pick
 from gbinet.cli.progress import progress_bar
+from gbinet.cli.say import say
 from gbinet.errors import SceneError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def tanks(
     truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
     out: Path | None = None,
     tau: float | None = None,
+    images: Path | None = None,
     device: Device = "auto",
 ) -> None:
     """Precision, recall and F-score of training scenes of Tanks and Temples, by the published procedure.
@@ -32,6 +34,8 @@ def tanks(
         truth: The benchmark's folder of the scene (Truck/Truck.ply, .json, ...), or the folder above several.
         out: Where the results go; default `evaluation` beside the clouds.
         tau: Threshold in metres, for a scene that is not of the benchmark.
+        images: Folder of the photos, where a scene folder has them elsewhere; of several scenes, a folder of
+            such folders. What lies outside the scene and this folder is not read.
         device: Where to compute.
     """
     from gbinet.evaluation.cloud import load_points
@@ -59,7 +63,11 @@ def tanks(
         reference = load_reference(folder, tau)
         with progress_bar(reference.name) as progress:
             score, distances = evaluate_scene(
-                load_points(path), _poses(trajectory), reference, device=pick(device), progress=progress
+                load_points(path),
+                _poses(trajectory, images_of(images, reference.name)),
+                reference,
+                device=pick(device),
+                progress=progress,
             )
         scores.append(score)
         name = score.scene
@@ -93,6 +101,7 @@ def tanks_upload(
     trajectories: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRAJECTORIES")],
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
     group: Literal["intermediate", "advanced", "both"] = "both",
+    images: Path | None = None,
 ) -> None:
     """Collect clouds and trajectories under the names that the server of Tanks and Temples wants.
 
@@ -101,6 +110,7 @@ def tanks_upload(
         trajectories: Folder with <Scene>.log, or scene folders <Scene>.
         out: Folder for the upload.
         group: Which scenes.
+        images: Folder of the photos of each scene, <Scene>/, where the scene folders have them elsewhere.
     """
     import tempfile
 
@@ -113,9 +123,11 @@ def tanks_upload(
             plys[name] = _of_scene(clouds, name, ".ply", "cloud.ply")
             logs[name] = _of_scene(trajectories, name, ".log", "")
             if logs[name].is_dir():
-                logs[name] = write_log(Path(scratch) / f"{name}.log", _poses(logs[name]))
+                logs[name] = write_log(
+                    Path(scratch) / f"{name}.log", _poses(logs[name], images_of(images, name))
+                )
         written = pack_upload(plys, logs, out, group)
-    print(f"{len(written)} files for the upload in {out}")
+    say(f"{len(written)} files for the upload in {out}")
 
 
 def _of_scene(folder: Path, name: str, suffix: str, inside: str) -> Path:
@@ -125,7 +137,7 @@ def _of_scene(folder: Path, name: str, suffix: str, inside: str) -> Path:
     raise SceneError(f"{folder}: found neither {name}{suffix} nor {Path(name, inside)}")
 
 
-def _poses(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _poses(path: Path, images: Path | None) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """world_from_cam [V, 4, 4] of a .log file or of all views of a scene."""
     from gbinet.formats.tanks import read_log
 
@@ -133,5 +145,5 @@ def _poses(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         return read_log(path)
     from gbinet.data.load import load_scene
 
-    views = sorted(load_scene(path).views, key=lambda view: view.name)
+    views = sorted(load_scene(path, images=images).views, key=lambda view: view.name)
     return np.stack([view.camera.world_from_cam.numpy() for view in views])

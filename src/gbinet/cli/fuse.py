@@ -47,6 +47,7 @@ def run(
     depth_scale: float = 1.0,
     fusion: FusionFlags = AS_IS,
     max_sources: int = FusionConfig.max_sources,
+    images: Path | None = None,
     masks: Path | None = None,
     mesh: MeshKind | None = None,
     mesh_voxel: float | None = None,
@@ -61,6 +62,8 @@ def run(
             of `gbinet depth`, or a COLMAP workspace. Without it, the depth that the scene itself has is used.
         depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
         max_sources: How many neighbours of each view are asked.
+        images: Folder of the photos, where the scene has them elsewhere. What lies outside the scene and this
+            folder is not read.
         masks: Folder of masks named like the photos; black is ignored.
         mesh: Also write <out>_mesh.ply (needs the extra 'mesh'): tsdf keeps to what photos confirmed, poisson
             closes holes.
@@ -68,14 +71,14 @@ def run(
         device: auto, cpu, cuda, cuda:1, mps.
     """
     from gbinet.cli.progress import StageBars
-    from gbinet.cli.reconstruct import print_warnings
+    from gbinet.cli.say import say, say_notes
     from gbinet.data.load import load_scene
     from gbinet.inference.device import pick_device
 
     config = fusion.applied(FusionConfig(max_sources=max_sources))
     if out.suffix.lower() != ".ply":
         out = out / "cloud.ply"
-    found = load_scene(scene, masks=masks, max_sources=max_sources)
+    found = load_scene(scene, images=images, masks=masks, max_sources=max_sources)
     maps = DepthFiles(found, depth, depth_scale)
     if not maps.files:
         where = depth if depth is not None else scene
@@ -91,7 +94,7 @@ def run(
             progress=lambda done, total, what: bars("fusion", done, total, what),
             on_view=mesher.add if mesher else None,
         )
-    print_warnings([*found.warnings, *result.warnings])
+    say_notes([*found.warnings, *result.warnings])
     if mesher is not None:
-        print(f"also: {mesher.write(out, out.with_name(f'{out.stem}_mesh.ply'))}")
-    print(f"{result.points:,} points from {result.views} of {len(found.views)} views: {out}")
+        say(f"also: {mesher.write(out, out.with_name(f'{out.stem}_mesh.ply'))}")
+    say(f"{result.points:,} points from {result.views} of {len(found.views)} views: {out}")

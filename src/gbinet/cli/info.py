@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from gbinet.cli.say import say
+from gbinet.names import shown
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -29,6 +32,7 @@ def run(
     picture: Path | None = None,
     kind: str | None = None,
     depth_range: tuple[float, float] | None = None,
+    images: Path | None = None,
     masks: Path | None = None,
     all: bool = False,
 ) -> None:
@@ -39,10 +43,13 @@ def run(
         picture: Where to write a picture of it (cameras, points, ranges, pairs, photos), e.g. scene.png.
         kind: Read it as this (colmap, mvsnet, blendedmvs, dtu, nerfstudio, rgbd) instead of recognising it.
         depth_range: NEAR FAR for every view, instead of what the scene says.
+        images: Folder of the photos, where the scene has them elsewhere. What lies outside the scene and this
+            folder is not read.
         masks: Folder of masks, where it is not beside the images.
         all: List every view.
     """
     from rich.console import Console
+    from rich.text import Text
 
     from gbinet.cli.progress import progress_bar
     from gbinet.data.load import list_photos, load_scene
@@ -58,16 +65,18 @@ def run(
         return
     limits = None if depth_range is None else DepthRange(*depth_range)
     with progress_bar() as progress:
-        scene = load_scene(folder, kind=kind, depth_range=limits, masks=masks, progress=progress)
+        scene = load_scene(
+            folder, kind=kind, depth_range=limits, images=images, masks=masks, progress=progress
+        )
     console.print(_summary(scene))
     console.print(_views(scene, None if all else _ROWS))
     for warning in scene.warnings:
-        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False)
+        console.print(Text.assemble(("warning: ", "yellow"), shown(warning)))
     if picture is not None:
         from gbinet.formats.image import write_image
         from gbinet.viewer.overview import draw_overview
 
-        print(f"picture in {write_image(picture, draw_overview(scene))}")
+        say(f"picture in {write_image(picture, draw_overview(scene))}")
 
 
 def _is_bare(folder: Path) -> bool:
@@ -83,6 +92,8 @@ def _is_bare(folder: Path) -> bool:
 
 
 def _photo_table(folder: Path, photos: list[Path]) -> Table:
+    from rich.text import Text
+
     from gbinet.errors import FormatError
     from gbinet.formats.image import image_size
 
@@ -94,7 +105,7 @@ def _photo_table(folder: Path, photos: list[Path]) -> Table:
         except FormatError as error:
             sizes[f"unreadable ({error.problem})"] += 1
     table.add_row("photos", str(len(photos)))
-    table.add_row("image size", _counted(sizes))
+    table.add_row("image size", Text(shown(_counted(sizes))))
     return table
 
 
@@ -132,6 +143,7 @@ def _summary(scene: Scene) -> Table:
 def _views(scene: Scene, rows: int | None) -> Table:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     from gbinet.scene import coverage
 
@@ -143,12 +155,12 @@ def _views(scene: Scene, rows: int | None) -> Table:
         limits = view.depth_range
         best = [scene.views[source.index].name for source in view.sources[:4]]
         table.add_row(
-            view.name,
+            Text(shown(view.name)),
             f"{view.camera.width}x{view.camera.height}",
             "-" if limits is None else f"{limits.near:.4g}",
             "-" if limits is None else f"{limits.far:.4g}",
             f"{share:.0%}",
-            " ".join(best) or "none",
+            Text(shown(" ".join(best) or "none")),
         )
     hidden = len(scene.views) - (rows or len(scene.views))
     if hidden > 0:
@@ -159,8 +171,11 @@ def _views(scene: Scene, rows: int | None) -> Table:
 def _plain(title: str) -> Table:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    return Table(title=title, box=box.SIMPLE, show_header=False, pad_edge=False, title_justify="left")
+    return Table(
+        title=Text(shown(title)), box=box.SIMPLE, show_header=False, pad_edge=False, title_justify="left"
+    )
 
 
 def _counted(sizes: Counter[str]) -> str:

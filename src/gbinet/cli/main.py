@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import sys
@@ -38,6 +39,9 @@ def usage() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
@@ -51,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"gbinet {__version__}")
         return 0
     if verb not in VERBS:
-        print(f"gbinet: there is no verb '{verb}'.\n\n{usage()}", file=sys.stderr)
+        print(f"gbinet: there is no verb {verb!r}.\n\n{usage()}", file=sys.stderr)
         return 2
     return _run(verb, arguments[1:], debug)
 

@@ -20,12 +20,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from gbinet.names import shown
+
 
 @contextmanager
 def progress_bar(label: str = "") -> Iterator[Callable[[int, int, str], None]]:
     """Yields `progress(done, total, what)`; each `what` has a bar of its own, gone when the block ends."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
@@ -37,7 +39,7 @@ def progress_bar(label: str = "") -> Iterator[Callable[[int, int, str], None]]:
 
         def progress(done: int, total: int, what: str) -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(f"{label} {what}".strip(), total=total)
+                tasks[what] = bars.add_task(shown(f"{label} {what}".strip()), total=total)
             bars.update(bars.task_ids[tasks[what]], completed=done, total=total)
 
         yield progress
@@ -74,7 +76,7 @@ class StageBars:
             _Rate(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[what]}", markup=True),
+            TextColumn("{task.fields[what]}", style="dim", markup=False),
             console=console,
             disable=not console.is_terminal,
         )
@@ -92,4 +94,4 @@ class StageBars:
     def __call__(self, stage: str, done: int, total: int, what: str) -> None:
         if stage not in self._tasks:
             self._tasks[stage] = self._bars.add_task(_TITLES.get(stage, stage), total=total, what="")
-        self._bars.update(self._tasks[stage], completed=done, total=total, what=what.replace("[", "\\["))
+        self._bars.update(self._tasks[stage], completed=done, total=total, what=shown(what))

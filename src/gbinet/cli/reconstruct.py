@@ -22,6 +22,7 @@ def run(
     views: int | None = None,
     depth_range: tuple[float, float] | None = None,
     fusion: FusionFlags = AS_IS,
+    images: Path | None = None,
     masks: Path | None = None,
     device: str = "auto",
     precision: Precision = "auto",
@@ -41,6 +42,8 @@ def run(
         size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
+        images: Folder of the photos, where a scene with poses has them elsewhere. What lies outside the scene
+            and this folder is not read.
         masks: Folder of masks named like the photos; black is ignored.
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
@@ -53,6 +56,7 @@ def run(
     """
     from gbinet import pipeline
     from gbinet.cli.progress import StageBars
+    from gbinet.cli.say import say, say_notes
     from gbinet.model.gbinet import GBiNet
 
     config = pipeline.preset(quality)
@@ -68,6 +72,7 @@ def run(
         config,
         depth=replace(config.depth, **given(depth)),
         fusion=fusion.applied(config.fusion),
+        images=images,
         masks=masks,
         export=export,
         mesh=mesh,
@@ -76,22 +81,15 @@ def run(
     model = GBiNet.from_pretrained(weights)
     with StageBars() as bars:
         result = pipeline.run(photos, model, out, config, overwrite=overwrite, progress=bars)
-    print_warnings(result.warnings)
+    say_notes(result.warnings)
     if result.depth.kept:
-        print(
-            f"{len(result.depth.kept)} depth maps were there already, {len(result.depth.computed)} are new."
-        )
+        say(f"{len(result.depth.kept)} depth maps were there already, {len(result.depth.computed)} are new.")
     for path in result.extras:
-        print(f"also: {path}")
-    print(f"{result.points:,} points in {pipeline.duration(result.seconds)}: {result.cloud}")
-    print(f"look at {result.report}")
+        say(f"also: {path}")
+    say(f"{result.points:,} points in {pipeline.duration(result.seconds)}: {result.cloud}")
+    say(f"look at {result.report}")
 
 
 def given(values: dict[str, Any]) -> dict[str, Any]:
     """Only what was asked for."""
     return {key: value for key, value in values.items() if value is not None}
-
-
-def print_warnings(warnings: tuple[str, ...] | list[str]) -> None:
-    for text in warnings:
-        print(f"note: {text}")

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from gbinet.cli.say import say
+
 
 def run(
     out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")],
@@ -49,4 +51,4 @@ def run(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     with progress_bar("rendering") as progress:
         folders = write_dataset(out, config, assets, device, progress)
-    print(f"{len(folders)} scenes of {views} photos in {out}")
+    say(f"{len(folders)} scenes of {views} photos in {out}")

@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 import tyro
 
+from gbinet.cli.say import say
 from gbinet.errors import GBiNetError
 from gbinet.scene import Scene
 
 
-def run(out: tyro.conf.Positional[Path], scene: Path | None = None, port: int = 8080) -> None:
+def run(
+    out: tyro.conf.Positional[Path], scene: Path | None = None, images: Path | None = None, port: int = 8080
+) -> None:
     """Look at a reconstruction: cloud, cameras with photos and depth, sliders. Only this machine can connect.
 
     Args:
         out: Output folder of `gbinet reconstruct`, or a .ply file.
         scene: Folder of the scene, where it is no longer where it was (for cameras and photos).
+        images: Folder of the photos, where the scene has them elsewhere. What lies outside the scene and this
+            folder is not read.
         port: Port on localhost; the next free one if it is taken.
     """
     from gbinet.inference.predictor import DepthFolder
     from gbinet.viewer.server import open_output, serve
 
     cloud, name = open_output(out)
-    found = _scene(out, scene)
+    found = _scene(out, scene, images)
     depths = DepthFolder(found, out / "depth") if found is not None and (out / "depth").is_dir() else None
     server = serve(cloud, found, depths, port, name)
-    print(f"{len(cloud):,} points at http://localhost:{server.get_port()} (Ctrl-C ends)")
+    say(f"{len(cloud):,} points at http://localhost:{server.get_port()} (Ctrl-C ends)")
     while True:
         time.sleep(3600)
 
 
-def _scene(out: Path, given: Path | None) -> Scene | None:
+def _scene(out: Path, given: Path | None, images: Path | None) -> Scene | None:
     """The scene that the output folder was made from, as far as it can be found again."""
     from gbinet.data.load import load_scene
+    from gbinet.formats.reading import read_json
 
     if given is not None:
-        return load_scene(given, cache=out / "undistorted")
+        return load_scene(given, images=images, cache=out / "undistorted")
     try:
-        root = Path(json.loads((out / "run.json").read_text())["scene"]["root"])
-        return load_scene(root, cache=out / "undistorted")
-    except (OSError, ValueError, KeyError, GBiNetError):
-        print("note: the photos were not found again, so there are no cameras; --scene FOLDER helps")
+        record = read_json(out / "run.json")
+        images = images or record["settings"].get("images")
+        return load_scene(record["scene"]["root"], images=images, cache=out / "undistorted")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, GBiNetError):
+        say("note: the photos were not found again, so there are no cameras; --scene FOLDER helps")
         return None

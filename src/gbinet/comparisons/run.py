@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,8 +11,9 @@ import torch
 
 from gbinet.comparisons.variants import MOST_STAGES, VARIANTS, Budget, Variant, train_config
 from gbinet.data.batch import Batch
-from gbinet.errors import InputError
+from gbinet.errors import FormatError, InputError
 from gbinet.evaluation.report import write_json
+from gbinet.formats.reading import read_json
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
@@ -41,9 +41,9 @@ def read_result(path: Path) -> dict[str, object] | None:
     if not path.is_file():
         return None
     try:
-        content = json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError(f"{path} is no JSON ({error}); delete it to compute it again") from error
+        content = read_json(path)
+    except FormatError as error:
+        raise InputError(f"{error}; delete it to compute it again") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} is no result of a comparison; delete it to compute it again")
     return content

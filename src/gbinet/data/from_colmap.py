@@ -13,6 +13,9 @@ from gbinet.data.undistort import Photo, Undistorter
 from gbinet.data.views import MaskFinder
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.colmap import ColmapImage, ColmapModel, is_model, read_model
+from gbinet.formats.inside import Inside
+from gbinet.formats.reading import is_file
+from gbinet.names import shown
 from gbinet.scene import Scene, SparsePoints, View
 
 Progress = Callable[[int, int, str], None]
@@ -28,6 +31,7 @@ def model_folder(folder: Path) -> Path | None:
 def load_colmap(
     folder: Path,
     *,
+    images: Path | None = None,
     masks: Path | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
@@ -44,7 +48,8 @@ def load_colmap(
     model = read_model(place)
     if not model.images:
         raise SceneError(f"{place}: the model holds no images; its reconstruction failed")
-    images_at = _images_folder(folder, place, [image.name for image in model.images])
+    images_at = _images_folder(folder, place, [image.name for image in model.images], images)
+    inside = Inside(folder, images_at, images=images)
     finder = MaskFinder(folder, images_at, masks)
     undistorter = Undistorter(folder, cache)
     views: list[View] = []
@@ -55,13 +60,14 @@ def load_colmap(
         lens = model.cameras[image.camera_id]
         if progress is not None and lens.distorted:
             progress(index, len(names), "undistorting")
-        posed = PosedPhoto(name, Photo(path, finder.find(path)), lens, image.cam_from_world, place)
         try:
+            path = inside.find_photo(images_at, image.name)
+            posed = PosedPhoto(name, Photo(path, finder.find(path)), lens, image.cam_from_world, place)
             views.append(view_of(posed, undistorter, warnings))
         except FormatError as error:
             if error.path != path:
                 raise
-            warnings.append(f"left out {image.name}: {error}")  # one broken photo costs one view
+            warnings.append(f"left out {shown(image.name)}: {error}")  # one broken photo costs one view
             continue
         kept.append(image)
     if not views:
@@ -89,8 +95,10 @@ def sparse_points(model: ColmapModel, images: list[ColmapImage]) -> SparsePoints
     )
 
 
-def _images_folder(folder: Path, model: Path, names: list[str]) -> Path:
-    """The folder that the model's image names are relative to: the first that has any of them."""
+def _images_folder(folder: Path, model: Path, names: list[str], given: Path | None) -> Path:
+    """The folder that the model's image names are relative to: the given one, or the first that has any."""
+    if given is not None:
+        return given
     places = [
         folder / "images",
         folder,
@@ -99,9 +107,10 @@ def _images_folder(folder: Path, model: Path, names: list[str]) -> Path:
         model.parent,
     ]
     for place in places:
-        if any((place / name).is_file() for name in names):
+        if any(is_file(place / name) for name in names):
             return place
     raise SceneError(
         f"{model}: its images are not there (looked for {names[0]} and the others in "
-        f"{', '.join(str(p) for p in dict.fromkeys(places))}); put them into {folder / 'images'}"
+        f"{', '.join(str(p) for p in dict.fromkeys(places))}); "
+        f"put them into {folder / 'images'}, or say where they are: --images DIR"
     )

@@ -10,6 +10,8 @@ from gbinet.data.views import MaskFinder, checked_camera, images_by_stem
 from gbinet.errors import FormatError, InputError, SceneError
 from gbinet.formats.image import ImageHeader, read_header
 from gbinet.formats.mvsnet import CamFile, read_cam, read_pairs
+from gbinet.formats.reading import is_file
+from gbinet.names import shown
 from gbinet.scene import DepthRange, Scene, SourceView, View
 
 # The far end where a cam file says only `near interval`. DTU as everybody tests it: 425 to 935 mm.
@@ -37,6 +39,7 @@ def cams_folder(folder: Path) -> Path | None:
 def load_mvsnet(
     folder: Path,
     *,
+    images: Path | None = None,
     masks: Path | None = None,
     cams: Path | None = None,
     interval_scale: float = INTERVAL_SCALE,
@@ -48,13 +51,16 @@ def load_mvsnet(
     same_size: all images are known to be alike, so only the first header is read (large training sets).
     """
     blended = (folder / "blended_images").is_dir()
-    images_at = folder / ("blended_images" if blended else "images")
+    images_at = images or folder / ("blended_images" if blended else "images")
     cams = cams or cams_folder(folder)
     if cams is None:
         raise SceneError(f"{folder}: has no cameras (cams/%08d_cam.txt); is this an MVSNet folder?")
     if not images_at.is_dir():
-        raise SceneError(f"{folder}: has cameras in {cams.name}/, but no folder images/")
-    images = images_by_stem(images_at)
+        raise SceneError(
+            f"{folder}: has cameras in {cams.name}/, but there is no folder {images_at}; "
+            "put the photos there, or say where they are: --images DIR"
+        )
+    photos = images_by_stem(images_at)
     finder = MaskFinder(folder, images_at, masks)
     depths = _depths_by_stem(folder)
     warnings: list[str] = []
@@ -69,7 +75,7 @@ def load_mvsnet(
             continue
         stem = match[1]
         stems.add(stem)
-        image = images.get(stem)
+        image = photos.get(stem)
         if image is None:
             missing.append(stem)
             continue
@@ -77,7 +83,7 @@ def load_mvsnet(
             header = shared or read_header(image)
             shared = header if same_size else None
         except FormatError as error:
-            warnings.append(f"left out {stem}: {error}")
+            warnings.append(f"left out {shown(stem)}: {error}")
             continue
         cam = read_cam(cam_path)
         camera = checked_camera(cam_path, cam.K, cam.cam_from_world, header.size)
@@ -87,10 +93,10 @@ def load_mvsnet(
         views.append(View(stem, camera, image, mask_path=mask, depth_path=depths.get(stem)))
         views[-1] = _with_range(views[-1], cam, interval_scale, planes, warnings)
     if missing:
-        warnings.append(f"{len(missing)} cameras have no image (first: {missing[0]}); left out")
-    without = sorted(stem for stem in set(images) - stems if not stem.endswith("_masked"))  # BlendedMVS
+        warnings.append(f"{len(missing)} cameras have no image (first: {shown(missing[0])}); left out")
+    without = sorted(stem for stem in set(photos) - stems if not stem.endswith("_masked"))  # BlendedMVS
     if without:
-        warnings.append(f"{len(without)} photos have no camera file (first: {without[0]}); left out")
+        warnings.append(f"{len(without)} photos have no camera file (first: {shown(without[0])}); left out")
     if not views:
         raise SceneError(f"{folder}: no camera in {cams.name}/ has an image in {images_at.name}/")
     found = with_pairs(tuple(views), numbers, _pair_file(folder, cams), warnings)
@@ -101,7 +107,7 @@ def _with_range(view: View, cam: CamFile, interval_scale: float, planes: int, wa
     try:
         return replace(view, depth_range=cam_range(cam, interval_scale, planes))
     except InputError as error:  # happens in BlendedMVS: a few near ends are not positive
-        warnings.append(f"{view.name}: the range in its cam file is unusable ({error})")
+        warnings.append(f"{shown(view.name)}: the range in its cam file is unusable ({error})")
         return view
 
 
@@ -130,7 +136,7 @@ def with_pairs(
 
 
 def _pair_file(folder: Path, cams: Path) -> Path | None:
-    return next((p for p in (folder / "pair.txt", cams / "pair.txt") if p.is_file()), None)
+    return next((p for p in (folder / "pair.txt", cams / "pair.txt") if is_file(p)), None)
 
 
 def _depths_by_stem(folder: Path) -> dict[str, Path]:

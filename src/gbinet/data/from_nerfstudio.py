@@ -10,8 +10,11 @@ from gbinet.data.undistort import Photo, Undistorter
 from gbinet.data.views import MaskFinder
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.image import is_image_name, read_header
+from gbinet.formats.inside import Inside
 from gbinet.formats.nerfstudio import read_transforms
 from gbinet.formats.ply import read_ply
+from gbinet.formats.reading import is_file
+from gbinet.names import shown
 from gbinet.scene import Scene, SparsePoints, View
 
 _NAMES = ("transforms.json", "transforms_train.json")
@@ -19,12 +22,13 @@ _DEPTH_SCALE = 0.001  # nerfstudio's default: stored millimetres, metres in the 
 
 
 def transforms_file(folder: Path) -> Path | None:
-    return next((folder / name for name in _NAMES if (folder / name).is_file()), None)
+    return next((folder / name for name in _NAMES if is_file(folder / name)), None)
 
 
 def load_nerfstudio(
     folder: Path,
     *,
+    images: Path | None = None,
     masks: Path | None = None,
     cache: Path | None = None,
     progress: Callable[[int, int, str], None] | None = None,
@@ -37,16 +41,17 @@ def load_nerfstudio(
         raise SceneError(f"{path}: its list of frames is empty")
     warnings: list[str] = []
     undistorter = Undistorter(folder, cache)
-    finder = MaskFinder(folder, folder / "images", masks)
+    finder = MaskFinder(folder, images or folder / "images", masks)
+    inside = Inside(folder, images=images)
     scale = _DEPTH_SCALE if transforms.depth_scale is None else transforms.depth_scale
     views: list[View] = []
     names = unique_names([frame.file_path for frame in transforms.frames])
     for index, (name, frame) in enumerate(zip(names, transforms.frames, strict=True)):
-        image = _image(folder, frame.file_path)
         try:
+            image = _image(inside, folder, frame.file_path)
             header = read_header(image)
-            mask = None if masks else _existing(folder, frame.mask_path, warnings)
-            depth = _existing(folder, frame.depth_path, warnings)
+            mask = None if masks else _existing(inside, folder, frame.mask_path, warnings)
+            depth = _existing(inside, folder, frame.depth_path, warnings)
             lens = frame.lens(header.stored_size)
             if progress is not None and lens.distorted:
                 progress(index, len(names), "undistorting")
@@ -56,33 +61,39 @@ def load_nerfstudio(
         except FormatError as error:
             if error.path == path:
                 raise
-            warnings.append(f"left out {frame.file_path}: {error}")
+            warnings.append(f"left out {shown(frame.file_path)}: {error}")
     if not views:
         raise SceneError(f"{path}: none of its {len(names)} images can be read; {warnings[0]}")
-    points = _points(folder, transforms.ply_file_path, warnings)
+    points = _points(inside, folder, transforms.ply_file_path, warnings)
     return Scene(folder.resolve().name, "nerfstudio", folder, tuple(views), points, tuple(warnings))
 
 
-def _image(folder: Path, file_path: str) -> Path:
+def _image(inside: Inside, folder: Path, file_path: str) -> Path:
     """Blender-style files name images without a suffix."""
-    path = folder / file_path
-    if is_image_name(path):
-        return path
-    return next((p for s in (".png", ".jpg", ".jpeg") if (p := Path(f"{path}{s}")).is_file()), path)
+    endings = ("",) if is_image_name(Path(file_path)) else (".png", ".jpg", ".jpeg", "")
+    paths = [inside.find_photo(folder, f"{file_path}{ending}") for ending in endings]
+    return next((path for path in paths if is_file(path)), paths[-1])
 
 
-def _existing(folder: Path, name: str | None, warnings: list[str]) -> Path | None:
-    if name is None or (folder / name).is_file():
-        return None if name is None else folder / name
-    warnings.append(f"{name} is named in transforms.json, but is not there")
-    return None
-
-
-def _points(folder: Path, name: str | None, warnings: list[str]) -> SparsePoints | None:
+def _existing(inside: Inside, folder: Path, name: str | None, warnings: list[str]) -> Path | None:
     if name is None:
         return None
     try:
-        cloud = read_ply(folder / name)
+        path = inside.check(folder / name)
+    except FormatError as error:
+        warnings.append(str(error))
+        return None
+    if is_file(path):
+        return path
+    warnings.append(f"{shown(name)} is named in transforms.json, but is not there")
+    return None
+
+
+def _points(inside: Inside, folder: Path, name: str | None, warnings: list[str]) -> SparsePoints | None:
+    if name is None:
+        return None
+    try:
+        cloud = read_ply(inside.check(folder / name))
     except FormatError as error:
         warnings.append(f"its point cloud is not used: {error}")
         return None

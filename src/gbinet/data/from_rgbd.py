@@ -10,6 +10,7 @@ from gbinet.data.views import MaskFinder, checked_camera, images_by_stem
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.image import read_header
 from gbinet.formats.rgbd import read_intrinsics, read_poses
+from gbinet.names import shown
 from gbinet.scene import Scene, View
 
 _DEPTH_SCALE = 0.001  # stored millimetres -> metres, the unit of the poses
@@ -19,28 +20,28 @@ def is_rgbd(folder: Path) -> bool:
     return all((folder / name).exists() for name in ("images", "K.txt", "poses.txt"))
 
 
-def load_rgbd(folder: Path, *, masks: Path | None = None) -> Scene:
-    images_at = folder / "images"
-    images = images_by_stem(images_at)
+def load_rgbd(folder: Path, *, images: Path | None = None, masks: Path | None = None) -> Scene:
+    images_at = images or folder / "images"
+    photos = images_by_stem(images_at)
     K = read_intrinsics(folder / "K.txt")
     poses = read_poses(folder / "poses.txt")  # [V, 4, 4] world_from_cam
-    if len(poses) != len(images):
+    if len(poses) != len(photos):
         raise SceneError(
-            f"{folder / 'poses.txt'} holds {len(poses)} poses, {images_at} holds {len(images)} images; "
+            f"{folder / 'poses.txt'} holds {len(poses)} poses, {images_at} holds {len(photos)} images; "
             "there must be one line per image, in name order"
         )
     depths = images_by_stem(folder / "depth") if (folder / "depth").is_dir() else {}
     finder = MaskFinder(folder, images_at, masks)
     views: list[View] = []
     warnings: list[str] = []
-    for row, (stem, image) in enumerate(images.items()):
+    for row, (stem, image) in enumerate(photos.items()):
         if not np.isfinite(poses[row]).all():
-            warnings.append(f"left out {stem}: its pose is not finite (tracking was lost)")
+            warnings.append(f"left out {shown(stem)}: its pose is not finite (tracking was lost)")
             continue
         try:
             header = read_header(image)
         except FormatError as error:
-            warnings.append(f"left out {stem}: {error}")
+            warnings.append(f"left out {shown(stem)}: {error}")
             continue
         position = f"line {row + 1}"
         try:

@@ -17,6 +17,7 @@ from gbinet.data.views import is_mask_name
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.depth_files import read_depth
 from gbinet.formats.image import is_image_name
+from gbinet.names import distinct_stems
 from gbinet.scene import (
     DepthRange,
     Scene,
@@ -37,6 +38,7 @@ def load_scene(
     *,
     kind: str | None = None,
     depth_range: DepthRange | None = None,
+    images: str | Path | None = None,
     masks: str | Path | None = None,
     interval_scale: float | None = None,
     max_sources: int = 10,
@@ -47,6 +49,8 @@ def load_scene(
 
     kind            one of KINDS, where a folder could be read in several ways; else it is recognised
     depth_range     for every view, instead of what the files or the sparse points say
+    images          folder of the photos, where it is not beside the cameras; a scene's files may name photos
+                    in it, and nothing else outside of `folder`
     masks           folder of masks (0 = ignore), where it is not `masks` beside the images
     interval_scale  stretches the range of MVSNet cam files that give only `near interval`; by default what
                     everybody uses: 0.8, and 1 for Tanks and Temples
@@ -55,10 +59,13 @@ def load_scene(
     progress        called with (done, total, what) while images are undistorted
     """
     folder = Path(folder)
+    images = None if images is None else Path(images)
     masks = None if masks is None else Path(masks)
     cache_at = None if cache is None else Path(cache)
     if not folder.is_dir():
         raise SceneError(f"{folder}: there is no such folder")
+    if images is not None and not images.is_dir():
+        raise SceneError(f"{images}: there is no such folder of photos (--images)")
     if folder.name in ("", ".."):
         folder = folder.resolve()  # names matter (scans, Tanks and Temples), and `.` has none
     kind = kind or recognise(folder)
@@ -66,15 +73,17 @@ def load_scene(
         interval_scale = tanks.INTERVAL_SCALE if folder.name in tanks.INTERMEDIATE else INTERVAL_SCALE
     scale = interval_scale
     readers: dict[str, Callable[[], Scene]] = {
-        "colmap": lambda: load_colmap(folder, masks=masks, cache=cache_at, progress=progress),
-        "mvsnet": lambda: load_mvsnet(folder, masks=masks, interval_scale=scale),
-        "blendedmvs": lambda: load_mvsnet(folder, masks=masks, interval_scale=scale),
-        "nerfstudio": lambda: load_nerfstudio(folder, masks=masks, cache=cache_at, progress=progress),
-        "dtu": lambda: _load_dtu(folder),
-        "rgbd": lambda: load_rgbd(folder, masks=masks),
+        "colmap": lambda: load_colmap(folder, images=images, masks=masks, cache=cache_at, progress=progress),
+        "mvsnet": lambda: load_mvsnet(folder, images=images, masks=masks, interval_scale=scale),
+        "blendedmvs": lambda: load_mvsnet(folder, images=images, masks=masks, interval_scale=scale),
+        "nerfstudio": lambda: load_nerfstudio(
+            folder, images=images, masks=masks, cache=cache_at, progress=progress
+        ),
+        "dtu": lambda: _load_dtu(folder, images),
+        "rgbd": lambda: load_rgbd(folder, images=images, masks=masks),
     }
     if kind not in readers:
-        raise SceneError(f"'{kind}' is no kind of scene; there are {', '.join(KINDS)}")
+        raise SceneError(f"'{kind}' is not a kind of scene; there are {', '.join(KINDS)}")
     scene = readers[kind]()
     without = [view.name for view in scene.views if view.mask_path is None]
     if masks is not None and without:
@@ -110,7 +119,9 @@ def recognise(folder: Path) -> str:
     )
 
 
-def _load_dtu(folder: Path) -> Scene:
+def _load_dtu(folder: Path, images: Path | None) -> Scene:
+    if images is not None:
+        raise SceneError("a scan of DTU's training set is its folder of photos: leave --images out")
     found = dtu.parse_scan_folder(folder)
     if found is None:
         raise SceneError(
@@ -136,6 +147,10 @@ def list_photos(folder: str | Path) -> list[Path]:
 def completed(scene: Scene, *, depth_range: DepthRange | None = None, max_sources: int = 10) -> Scene:
     """The scene with a depth range and ranked source views for every view."""
     warnings = list(scene.warnings)
+    names = distinct_stems(view.name for view in scene.views)  # our files are named like the views
+    scene = replace(
+        scene, views=tuple(replace(v, name=name) for v, name in zip(scene.views, names, strict=True))
+    )
     views = _with_ranges(scene, depth_range, warnings)
     views = _with_sources(replace(scene, views=views), max_sources, warnings)
     warnings += _odd_centres(views)

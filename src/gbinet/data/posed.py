@@ -15,6 +15,7 @@ from gbinet.data.views import checked_camera, turned_upright
 from gbinet.errors import SceneError
 from gbinet.formats.colmap import ColmapCamera
 from gbinet.formats.image import read_header
+from gbinet.names import distinct_stems
 from gbinet.scene import View
 
 
@@ -97,14 +98,7 @@ def unique_names(paths: list[str]) -> list[str]:
     flat = ["_".join(folders[shared:]) or "image" for folders in parts]
     stems = [Path(name).stem or name for name in flat]
     counts = Counter(stems)
-    names: list[str] = []
-    taken: set[str] = set()
-    for stem, whole in zip(stems, flat, strict=True):
-        name = stem if counts[stem] == 1 else whole.replace(".", "_")
-        number = 1
-        while name in taken:
-            number += 1
-            name = f"{stem}_{number}"
-        taken.add(name)
-        names.append(name)
-    return names
+    return distinct_stems(
+        stem if counts[stem] == 1 else whole.replace(".", "_")
+        for stem, whole in zip(stems, flat, strict=True)
+    )

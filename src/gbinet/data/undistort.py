@@ -20,7 +20,8 @@ from gbinet.camera import Camera
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.colmap import ColmapCamera
 from gbinet.formats.depth_files import read_depth, write_depth
-from gbinet.formats.image import MAX_PIXELS, read_image, read_mask, write_image
+from gbinet.formats.image import read_image, read_mask, write_image
+from gbinet.formats.limits import max_pixels
 
 _VERSION = "1"  # part of every key: raise it when the resampling changes
 _ROWS = 1 << 20  # pixels whose rays are computed at a time
@@ -111,13 +112,13 @@ def undistorted_camera(path: Path, lens: ColmapCamera) -> Pinhole:
     # COLMAP's own limits for what a lens can be; beyond them its solvers need not end.
     if camera.has_bogus_params(0.05, 50.0, 100.0):
         raise FormatError(path, f"its camera is no real lens: {lens.model} {lens.params.tolist()}")
-    if lens.width * lens.height > MAX_PIXELS:
+    if lens.width * lens.height > max_pixels():
         raise FormatError(path, f"its camera claims {lens.width}x{lens.height} pixels; that is too large")
     try:
         flat = pycolmap.undistort_camera(pycolmap.UndistortCameraOptions(), camera)
     except (ValueError, RuntimeError, IndexError) as error:
         raise FormatError(path, f"its camera cannot be undistorted ({error})") from error
-    if not 1 <= flat.width * flat.height <= MAX_PIXELS:
+    if not 1 <= flat.width * flat.height <= max_pixels():
         raise FormatError(path, f"undistorted, it would have {flat.width}x{flat.height} pixels")
     return Pinhole(np.asarray(flat.calibration_matrix(), dtype=np.float64), flat.width, flat.height)
 

@@ -20,7 +20,8 @@ from gbinet.evaluation.depth import (
     confidence_errors,
     depth_errors,
 )
-from gbinet.formats.depth_files import read_confidence, read_depth
+from gbinet.formats.depth_files import find_depth_file, read_confidence, read_depth
+from gbinet.names import file_stem
 
 CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9)
 SUFFIXES = (".npz", ".npy", ".pfm", ".png", ".tif", ".tiff", ".bin")
@@ -57,14 +58,18 @@ class SceneDepth:
 
 
 def find_pairs(
-    predictions: str | Path, truth: str | Path, depth_scale: float = 1.0, truth_scale: float = 1.0
+    predictions: str | Path,
+    truth: str | Path,
+    depth_scale: float = 1.0,
+    truth_scale: float = 1.0,
+    images: str | Path | None = None,
 ) -> list[DepthPair]:
     """Match depth files by name; `truth` is a scene with depth, or a folder of depth files."""
     root = Path(predictions)
     folder = root / "depth" if (root / "depth").is_dir() else root
     if not folder.is_dir():
         raise SceneError(f"{root}: there is no such folder of depth maps")
-    true = _truths(Path(truth), truth_scale)
+    true = _truths(Path(truth), truth_scale, images)
     pairs = [
         DepthPair(name, found, path, depth_scale, scale)
         for name, (path, scale) in sorted(true.items())
@@ -78,13 +83,13 @@ def find_pairs(
     return pairs
 
 
-def _truths(truth: Path, scale: float) -> dict[str, tuple[Path, float]]:
+def _truths(truth: Path, scale: float, images: str | Path | None) -> dict[str, tuple[Path, float]]:
     from gbinet.data.load import load_scene
 
-    files = {p.stem: (p, scale) for p in _depth_files(truth)}
+    files = {file_stem(p.stem): (p, scale) for p in _depth_files(truth)}
     if files:
         return files
-    scene = load_scene(truth)
+    scene = load_scene(truth, images=images)
     known = {v.name: (v.depth_path, v.depth_scale * scale) for v in scene.views if v.depth_path is not None}
     if not known:
         raise SceneError(f"{truth}: this {scene.kind} scene has no true depth to compare with")
@@ -101,7 +106,8 @@ def _depth_files(folder: Path) -> list[Path]:
 
 
 def _find(folder: Path, name: str) -> Path | None:
-    return next((p for s in SUFFIXES if (p := folder / f"{name}{s}").is_file()), None)
+    found = find_depth_file(folder, name)
+    return found if found is not None and found.suffix.lower() in SUFFIXES else None
 
 
 def read_pair(pair: DepthPair) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -8,17 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import torch
 
+from gbinet.errors import FormatError
 from gbinet.evaluation.cloud import CloudDistances, harmonic_mean, share_below
 from gbinet.evaluation.nearest import Points
 from gbinet.evaluation.plots import Curve, Floats, error_colours, plot
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.image import write_image
 from gbinet.formats.ply import write_ply
-from gbinet.formats.textfile import read_bounded
+from gbinet.formats.reading import is_file, read_json
+from gbinet.names import shown
 from gbinet.pointcloud import PointCloud
 from gbinet.provenance import software
 
@@ -98,19 +101,22 @@ def plain(value: Any) -> Any:
 
 
 def _write_markdown(path: Path, report: Report) -> Path:
-    lines = [f"# {report.title}", ""]
+    lines = [f"# {shown(report.title)}", ""]
     made_by = makers([report.prediction, report.details])
     lines += [f"Made by {in_words(one)}." for one in made_by]
     lines += [f"Scored by {software()}.", ""]
     for heading, values in (("Measured", report.prediction), ("Measured with", report.settings)):
         if values:
-            lines += [f"{heading}: " + "; ".join(f"{k} `{v}`" for k, v in _flat(values)) + ".", ""]
+            lines += [
+                f"{heading}: " + "; ".join(f"{shown(k)} `{shown(v)}`" for k, v in _flat(values)) + ".",
+                "",
+            ]
     lines += [report.table.markdown(), ""]
     lines += [line for note in report.notes for line in (note, "")]
     for title, table in report.more.items():
         lines += [f"## {title}", "", table.markdown(), ""]
     for picture in report.pictures:
-        lines += [f"![{picture.stem}]({picture.relative_to(path.parent).as_posix()})", ""]
+        lines += [f"![{shown(picture.stem)}]({quote(bytes(picture.relative_to(path.parent)))})", ""]
     with atomic_path(path) as temporary:
         temporary.write_text("\n".join(lines), encoding="utf-8")
     return path
@@ -150,7 +156,7 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> 
 def _cell(value: object, digits: int) -> str:
     if isinstance(value, float):
         return "-" if math.isnan(value) else f"{value:.{digits}f}"
-    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
+    return f"{value:,}" if isinstance(value, int) else shown(value).replace("|", "\\|")
 
 
 def provenance(path: str | Path) -> dict[str, object]:
@@ -161,10 +167,10 @@ def provenance(path: str | Path) -> dict[str, object]:
     for name in RECORDS:
         for place in (folder, folder / "depth", folder.parent):
             record = place / name
-            if record.is_file():
+            if is_file(record):
                 try:
-                    found[record.stem] = json.loads(read_bounded(record, 1 << 24))
-                except (ValueError, RecursionError):
+                    found[record.stem] = read_json(record)
+                except FormatError:
                     found[record.stem] = f"{name} is not readable"
                 break
     return found

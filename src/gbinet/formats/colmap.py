@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gbinet.errors import FormatError
+from gbinet.formats.reading import is_file
 
 MAX_SIDE = 1 << 17  # pixels; no image is larger
 
@@ -123,7 +124,7 @@ def read_model(folder: Path, *, observations: bool = False) -> ColmapModel:
     cameras = reader.read_cameras(folder / f"cameras{suffix}")
     images = reader.read_images(images_path, observations=observations)
     points_path = folder / f"points3D{suffix}"
-    points = reader.read_points(points_path) if points_path.is_file() else _no_points()
+    points = reader.read_points(points_path) if points_path.exists() else _no_points()
     names: set[str] = set()
     ids: set[int] = set()
     for image in images:
@@ -138,7 +139,7 @@ def read_model(folder: Path, *, observations: bool = False) -> ColmapModel:
 
 def _suffix(folder: Path) -> str | None:
     for suffix in (".bin", ".txt"):
-        if all((folder / f"{name}{suffix}").is_file() for name in ("cameras", "images")):
+        if all(is_file(folder / f"{name}{suffix}") for name in ("cameras", "images")):
             return suffix
     return None
 

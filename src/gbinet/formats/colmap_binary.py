@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -71,10 +72,7 @@ class _Cursor:
         end = self.data.find(b"\0", self.at, self.at + _MAX_NAME)
         if end < 0:
             raise self.error("an image name does not end")
-        try:
-            name = self.data[self.at : end].decode()
-        except UnicodeDecodeError as error:
-            raise self.error("an image name is not UTF-8") from error
+        name = os.fsdecode(self.data[self.at : end])  # a name is bytes, and need not be UTF-8
         if not name:
             raise self.error("an image has an empty name")
         self.at = end + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gbinet.errors import FormatError
 from gbinet.formats.colmap import MODELS, ColmapCamera, ColmapImage, ColmapPoints, make_camera, make_pose
 from gbinet.formats.reading import open_sized
 from gbinet.formats.textfile import Line
@@ -104,10 +104,7 @@ def read_points(path: Path) -> ColmapPoints:
 def _all_lines(path: Path) -> Iterator[Line]:
     with open_sized(path) as (file, _):
         for number, raw in enumerate(file, start=1):
-            try:
-                yield Line(path, number, raw.decode().strip())
-            except UnicodeDecodeError as error:
-                raise FormatError(path, "is not a text file", f"line {number}") from error
+            yield Line(path, number, os.fsdecode(raw).strip())  # names are bytes, and need not be UTF-8
 
 
 def _data_lines(path: Path) -> Iterator[Line]:

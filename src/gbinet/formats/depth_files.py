@@ -16,7 +16,6 @@ A stored value times `scale` is the depth. Unknown depth is 0; NaN, infinite and
 from __future__ import annotations
 
 import glob
-import io
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -34,13 +33,15 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, GBiNetError, InputError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.colmap_array import read_colmap_array, write_colmap_array
+from gbinet.formats.image import decoded, opened
+from gbinet.formats.limits import check_unpacked
 from gbinet.formats.openmvs import read_dmap
 from gbinet.formats.pfm import read_pfm, write_pfm
-from gbinet.formats.reading import open_sized
+from gbinet.formats.reading import is_file, open_sized
+from gbinet.names import MAX_BYTES, file_stem
 
 Array = np.ndarray[Any, Any]
 
-_MAX_RATIO = 1100  # no deflate stream grows by more than 1032 when unpacked
 _MAX_NPY_HEADER = 10_000
 
 
@@ -103,12 +104,16 @@ def find_depth_file(folder: str | Path, name: str) -> Path | None:
     """The depth map of a view in a folder: `NAME.npz` and so on, or COLMAP's `NAME.jpg.geometric.bin`."""
     folder = Path(folder)
     for suffix in _READERS:
-        if (folder / f"{name}{suffix}").is_file():
+        if is_file(folder / f"{name}{suffix}"):
             return folder / f"{name}{suffix}"
     pattern = f"{glob.escape(name)}.*.{{}}.bin"
     for kind in ("geometric", "photometric"):
         for path in sorted(folder.glob(pattern.format(kind))):
             return path
+    if file_stem(name) == name and ("%" in name or len(name.encode()) > MAX_BYTES // 2) and folder.is_dir():
+        # The view's name may stand for one that no text can hold: others name their files as the photo is.
+        odd = (path for path in sorted(folder.iterdir()) if path.suffix.lower() in _READERS)
+        return next((path for path in odd if file_stem(path.stem) == name), None)
     return None
 
 
@@ -181,14 +186,11 @@ def _npy_stream(path: Path, file: Any, size: int) -> Array:
 
 
 def _read_npz(path: Path, key: str) -> Array | None:
-    with open_sized(path) as (file, size), _decoding(path, file), zipfile.ZipFile(file) as archive:
+    with open_sized(path) as (file, _), _decoding(path, file), zipfile.ZipFile(file) as archive:
         if f"{key}.npy" not in archive.namelist():
             return None
         member = archive.getinfo(f"{key}.npy")
-        if member.file_size > _MAX_RATIO * size:
-            raise FormatError(
-                path, f"'{key}' claims {member.file_size} bytes in a file of {size}", "zip directory"
-            )
+        check_unpacked(path, member.file_size, f"'{key}'")
         with archive.open(member) as stream:
             return _npy_stream(path, stream, member.file_size)
 
@@ -219,25 +221,17 @@ def _write_npy(path: Path, values: Array) -> None:
 
 # ---- images -----------------------------------------------------------------------------------------------
 
-_BYTES = {"I;16": 2, "I;16B": 2, "I;16L": 2, "I": 4, "F": 4, "L": 1}  # of a pixel, per mode of Pillow
+_DEPTH_MODES = ("I;16", "I;16B", "I;16L", "I", "F", "L")  # of Pillow: one channel of numbers
 
 
 def _read_picture(path: Path) -> Array:
-    with open_sized(path) as (file, size):
-        # In memory: asked for more than a file holds, a stream of bytes does not reserve it; a file would.
-        stream = io.BytesIO(file.read())
-    with _decoding(path, stream), Image.open(stream, formats=("PNG", "TIFF")) as image:
-        if image.mode not in _BYTES:
+    with opened(path) as image:
+        if image.format not in ("PNG", "TIFF") or image.mode not in _DEPTH_MODES:
+            found = f"{image.format} '{image.mode}'"
             raise FormatError(
-                path, f"a depth image has one channel of numbers, this one has '{image.mode}'", "header"
+                path, f"a depth image is a PNG or TIFF with one channel of numbers, this is {found}", "header"
             )
-        ratio = 1 if image.info.get("compression") == "raw" else _MAX_RATIO
-        smallest = image.width * image.height * _BYTES[image.mode]
-        if smallest > ratio * size:
-            raise FormatError(
-                path, f"claims {image.width}x{image.height} pixels in a file of {size} bytes", "header"
-            )
-        return np.array(image)
+        return np.array(decoded(path, image))
 
 
 def _write_png(path: Path, values: Array) -> None:

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gbinet.errors import FormatError, GBiNetError
-from gbinet.formats.reading import open_sized
-
-_MAX_RATIO = 1100  # no deflate stream grows by more than 1032 when unpacked
+from gbinet.errors import FormatError
+from gbinet.formats.matlab import read_mat
 
 
 @dataclass(frozen=True)
@@ -52,31 +50,11 @@ def read_plane(path: str | Path) -> NDArray[np.float64]:
 
 
 def _read_mat(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """Variables of a Matlab file; their announced sizes are checked against the file first."""
-    try:
-        from scipy.io import loadmat, whosmat
-    except ImportError as error:
-        raise GBiNetError("reading Matlab files needs scipy: pip install 'gbinet[eval]'") from error
-    with open_sized(path) as (file, size):
-        try:
-            for name, shape, kind in whosmat(file):
-                if name in names and int(np.prod(shape, dtype=object)) > _MAX_RATIO * size:
-                    raise FormatError(path, f"announces {name} of {list(shape)} {kind} in {size} bytes")
-            file.seek(0)
-            content = loadmat(file, variable_names=list(names))
-        except NotImplementedError as error:
-            raise FormatError(
-                path, "is a Matlab 7.3 (HDF5) file; save it with `save -v7` to read it"
-            ) from error
-        except GBiNetError:
-            raise
-        except Exception as error:  # scipy's parser answers broken bytes with errors of any type
-            raise FormatError(path, f"not a readable Matlab file: {error}") from error
-    missing = [name for name in names if not isinstance(content.get(name), np.ndarray)]
+    found = read_mat(path, names)
+    missing = [name for name in names if name not in found]
     if missing:
-        others = [name for name in content if not name.startswith("__")]
-        raise FormatError(path, f"has no {', '.join(missing)} (of {', '.join(names)}); found {others}")
-    return {name: content[name] for name in names}
+        raise FormatError(path, f"has no {', '.join(missing)} (of {', '.join(names)})")
+    return found
 
 
 def _numbers(path: Path, name: str, value: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.float64]:

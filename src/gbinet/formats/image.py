@@ -8,24 +8,30 @@ what COLMAP sees.
 from __future__ import annotations
 
 import struct
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from gbinet.errors import FormatError, InputError
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.limits import check_unpacked
+from gbinet.formats.reading import open_sized
 
 # Only formats whose decoders do nothing but decode (Pillow's EPS reader, for one, starts another program).
 _READABLE = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP")
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".pnm", ".webp"})
 
-# A few kilobytes can claim a picture of any size. Beyond this (13,000 x 13,000) a file is refused unread.
-MAX_PIXELS = 178_000_000
-
+# Bytes of a decoded pixel in memory, per mode of Pillow; all others take 4.
+_PIXEL_BYTES = {"1": 1, "L": 1, "P": 1, "LA": 4, "PA": 4, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
+_STRIP = 1 << 22  # pixels that are converted at a time: no second copy of the whole picture
 _ORIENTATION_TAG = 0x0112
 
 T = TypeVar("T", bound=np.generic)
@@ -56,7 +62,7 @@ def is_image_name(path: Path) -> bool:
 
 def read_header(path: Path) -> ImageHeader:
     """Size, orientation and alpha of an image file, without decoding it."""
-    with _open(path) as image:
+    with opened(path) as image:
         return _header(image)
 
 
@@ -67,9 +73,9 @@ def image_size(path: Path) -> tuple[int, int]:
 
 def read_image(path: Path, *, stored: bool = False) -> NDArray[np.uint8]:  # [H, W, 3]
     """RGB of a photo, upright unless `stored`. Grey is repeated, 16 bits become 8, alpha is over black."""
-    with _open(path) as image:
+    with opened(path) as image:
         header = _header(image)
-        pixels = _to_rgb(path, _decoded(path, image))
+        pixels = _in_strips(decoded(path, image), _rgb_of(path, image), (3,), np.uint8)
     return np.ascontiguousarray(pixels if stored else _upright(pixels, header.orientation))
 
 
@@ -79,16 +85,9 @@ def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDA
     0 means ignore. Where a file has an alpha channel, that is the mask; alpha and lossy files (JPEG) count
     from one half up, since their zeros are not exact.
     """
-    with _open(path) as image:
+    with opened(path) as image:
         header = _header(image)
-        lossy = image.format in ("JPEG", "MPO", "WEBP")
-        decoded = _decoded(path, image)
-        if header.has_alpha:
-            mask = np.asarray(decoded.convert("RGBA"))[..., 3] >= 128
-        elif decoded.mode.startswith(("I", "F")):
-            mask = np.asarray(decoded) > 0
-        else:
-            mask = np.asarray(decoded.convert("RGB")).max(axis=-1) > (127 if lossy else 0)
+        mask = _in_strips(decoded(path, image), _mask_of(image, header), (), np.bool_)
     if not stored:
         mask = _upright(mask, header.orientation)
     return _fit_mask(path, np.ascontiguousarray(mask), size)
@@ -97,7 +96,7 @@ def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDA
 def write_image(path: Path, pixels: NDArray[np.generic], *, quality: int = 95) -> Path:
     """Write uint8 [H, W, 3] or [H, W], bool [H, W] (as 0 and 255) or uint16 [H, W]; `path` says how."""
     if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{path}: '{path.suffix}' is no kind of image file; write .png or .jpg")
+        raise InputError(f"{path}: '{path.suffix}' is not a kind of image file; write .png or .jpg")
     array = pixels.astype(np.uint8) * 255 if pixels.dtype == np.bool_ else pixels
     options: dict[str, Any] = {}
     if path.suffix.lower() in (".jpg", ".jpeg"):
@@ -112,22 +111,40 @@ def write_image(path: Path, pixels: NDArray[np.generic], *, quality: int = 95) -
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _open(path: Path) -> Image.Image:
-    try:
-        image = Image.open(path, formats=_READABLE)
-    except FileNotFoundError as error:
-        raise FormatError(path, "there is no such file") from error
-    except Image.DecompressionBombError as error:
-        raise FormatError(path, f"claims more than {MAX_PIXELS:,} pixels; resize it first") from error
-    except MemoryError:
-        raise
-    except Exception as error:  # decoders raise nearly anything on broken files
-        raise FormatError(path, f"is no readable image ({error})") from error
-    width, height = image.size
-    if width < 1 or height < 1 or width * height > MAX_PIXELS:
-        image.close()
-        raise FormatError(path, f"has {width}x{height} pixels; at most {MAX_PIXELS:,} are read")
-    return image
+_PILLOW = threading.Lock()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """The picture with its header read and its size checked; no pixel is decoded yet."""
+    with open_sized(path) as (file, _):
+        try:
+            # Pillow's own limit counts pixels and only warns at first; ours counts bytes, below.
+            with _PILLOW, warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what matters ends in an exception
+                known, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+                try:
+                    image = Image.open(file, formats=_READABLE)
+                finally:
+                    Image.MAX_IMAGE_PIXELS = known
+        except MemoryError:
+            raise
+        except Exception as error:  # decoders raise nearly anything on broken files
+            raise FormatError(path, f"is not a readable image ({_reason(error)})", "header") from error
+        with image:
+            width, height = image.size
+            if width < 1 or height < 1:
+                raise FormatError(path, f"has {width}x{height} pixels", "header")
+            needed = width * height * _PIXEL_BYTES.get(image.mode, 4)
+            check_unpacked(path, needed, f"its {width}x{height} pixels")
+            yield image
+
+
+def _reason(error: Exception) -> str:
+    """Pillow names the file object where it does not know the format."""
+    if isinstance(error, UnidentifiedImageError):
+        return "its bytes are those of no known format"
+    return str(error) or type(error).__name__
 
 
 def _header(image: Image.Image) -> ImageHeader:
@@ -135,7 +152,7 @@ def _header(image: Image.Image) -> ImageHeader:
         image.width,
         image.height,
         _orientation(image),
-        image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info,
+        _has_alpha(image),
     )
 
 
@@ -152,28 +169,62 @@ def _orientation(image: Image.Image) -> int:
         return 1  # broken EXIF does not make the pixels unreadable
 
 
-def _decoded(path: Path, image: Image.Image) -> Image.Image:
+def decoded(path: Path, image: Image.Image) -> Image.Image:
+    """The same picture with its pixels unpacked, in memory."""
     try:
-        image.load()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image.load()
     except MemoryError:
         raise
     except Exception as error:
-        raise FormatError(path, f"its pixels are broken or cut short ({error})") from error
+        raise FormatError(path, f"its pixels are broken or cut short ({error})", "pixels") from error
     return image
 
 
-def _to_rgb(path: Path, image: Image.Image) -> NDArray[np.uint8]:  # [H, W, 3]
-    if image.mode.startswith("I"):
-        wide = np.clip(np.asarray(image).astype(np.int64), 0, 65535)  # [H, W]
-        grey = ((wide + 128) // 257).astype(np.uint8)  # 65535 -> 255, rounded
-        return np.repeat(grey[..., None], 3, axis=-1)
-    if image.mode == "F":
-        raise FormatError(path, "holds floating-point values; photos have 8 or 16 bits per channel")
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        rgba = np.asarray(image.convert("RGBA"))
+def _in_strips(
+    image: Image.Image, convert: Callable[[Image.Image], NDArray[T]], channels: tuple[int, ...], kind: type[T]
+) -> NDArray[T]:
+    """`convert` applied to some rows at a time, [H, W, *channels]."""
+    pixels = np.empty((image.height, image.width, *channels), kind)
+    rows = max(1, _STRIP // image.width)
+    for top in range(0, image.height, rows):
+        bottom = min(top + rows, image.height)
+        pixels[top:bottom] = convert(image.crop((0, top, image.width, bottom)))
+    return pixels
+
+
+def _rgb_of(path: Path, image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
+    """What turns a strip of this image into [h, W, 3] or [h, W, 1]."""
+
+    def wide(strip: Image.Image) -> NDArray[np.uint8]:
+        values = np.clip(np.asarray(strip).astype(np.int64), 0, 65535)
+        return ((values + 128) // 257).astype(np.uint8)[..., None]  # 65535 -> 255, rounded
+
+    def over_black(strip: Image.Image) -> NDArray[np.uint8]:
+        rgba = np.asarray(strip.convert("RGBA"))
         alpha = rgba[..., 3:].astype(np.uint16)
         return ((rgba[..., :3] * alpha + 127) // 255).astype(np.uint8)
-    return np.asarray(image.convert("RGB"))
+
+    if image.mode == "F":
+        raise FormatError(path, "holds floating-point values; photos have 8 or 16 bits per channel")
+    if image.mode.startswith("I"):
+        return wide
+    return over_black if _has_alpha(image) else lambda strip: np.asarray(strip.convert("RGB"))
+
+
+def _mask_of(image: Image.Image, header: ImageHeader) -> Callable[[Image.Image], NDArray[np.bool_]]:
+    """What turns a strip of this mask into [h, W]."""
+    least = 128 if image.format in ("JPEG", "MPO", "WEBP") else 1
+    if header.has_alpha:
+        return lambda strip: np.asarray(strip.convert("RGBA"))[..., 3] >= 128
+    if image.mode.startswith(("I", "F")):
+        return lambda strip: np.asarray(strip) > 0
+    return lambda strip: np.asarray(strip.convert("RGB")).max(axis=-1) >= least
+
+
+def _has_alpha(image: Image.Image) -> bool:
+    return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
 
 
 def _upright(pixels: NDArray[T], orientation: int) -> NDArray[T]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gbinet.errors import FormatError
-from gbinet.formats.textfile import read_bounded
+from gbinet.formats.inside import Inside
+from gbinet.formats.reading import read_bounded
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ def _mesh(path: Path, node: ET.Element) -> MeshLabMesh:
     name = node.get("filename")
     if not name:
         raise FormatError(path, "a mesh has no filename")
+    if not Inside(path.parent).contains(path.parent / name):
+        raise FormatError(path, f"names {name}, which lies outside its folder; put the scans beside it")
     words = (node.findtext("MLMatrix44") or "").split()
     try:
         matrix = np.array(words, dtype=np.float64).reshape(4, 4)

@@ -7,7 +7,6 @@ wins).
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from gbinet.errors import FormatError
 from gbinet.formats.colmap import MAX_SIDE, ColmapCamera, make_camera
-from gbinet.formats.textfile import read_bounded
+from gbinet.formats.reading import read_json
 
 _MAX_BYTES = 256 * 1024 * 1024
 _DISTORTION = ("k1", "k2", "k3", "k4", "p1", "p2")
@@ -77,7 +76,7 @@ class Transforms:
 
 
 def read_transforms(path: Path) -> Transforms:
-    top = _load(path)
+    top = read_json(path, _MAX_BYTES)
     if not isinstance(top, dict) or not isinstance(top.get("frames"), list):
         raise FormatError(path, "is no transforms.json: it must be an object with a list `frames`")
     shared = _intrinsics(path, top, "top level")
@@ -101,18 +100,6 @@ def read_transforms(path: Path) -> Transforms:
     if scale is not None and scale <= 0:
         raise FormatError(path, f"depth_unit_scale_factor {scale:g} is not positive")
     return Transforms(frames, _text(path, top, "ply_file_path", "top level"), scale)
-
-
-def _load(path: Path) -> Any:
-    data = read_bounded(path, _MAX_BYTES)
-    try:
-        return json.loads(data)
-    except json.JSONDecodeError as error:
-        raise FormatError(path, f"is not JSON ({error.msg})", f"line {error.lineno}") from error
-    except UnicodeDecodeError as error:
-        raise FormatError(path, "is not JSON (not UTF-8)", f"byte {error.start}") from error
-    except (RecursionError, ValueError) as error:  # nested too deeply; or an integer of thousands of digits
-        raise FormatError(path, f"is no sensible JSON ({error})") from error
 
 
 def _pose(path: Path, value: Any, position: str) -> NDArray[np.float64]:

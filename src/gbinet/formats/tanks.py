@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,8 @@ from numpy.typing import NDArray
 
 from gbinet.errors import FormatError, InputError
 from gbinet.formats.atomic import atomic_path
-from gbinet.formats.textfile import lines_of, read_bounded
+from gbinet.formats.reading import read_json
+from gbinet.formats.textfile import lines_of
 
 _MAX_TEXT = 1 << 26  # bytes; a log of every frame of an hour of film has 60 MB
 _LINES_PER_POSE = 5
@@ -104,12 +104,9 @@ class CropVolume:
 def read_crop(path: str | Path) -> CropVolume:
     """Open3D's SelectionPolygonVolume: what `<scene>.json` holds."""
     path = Path(path)
-    try:
-        content = json.loads(read_bounded(path, 1 << 24))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(path, f"is not JSON: {error}") from error
+    content = read_json(path)
     if not isinstance(content, dict):
-        raise FormatError(path, "is not a crop volume: the JSON is no object")
+        raise FormatError(path, "is not a crop volume: the JSON is not an object")
     axis = {"X": 0, "Y": 1, "Z": 2}.get(str(content.get("orthogonal_axis")).upper())
     if axis is None:
         raise FormatError(
@@ -127,7 +124,7 @@ def read_crop(path: str | Path) -> CropVolume:
 def _floats(path: Path, content: dict[str, object], key: str, ndim: int) -> NDArray[np.float64]:
     try:
         values = np.array(content.get(key), dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise FormatError(path, f"{key} must be numbers") from error
     if values.ndim != ndim or not np.isfinite(values).all():
         raise FormatError(path, f"{key} is missing or no {'number' if ndim == 0 else 'list of points'}")

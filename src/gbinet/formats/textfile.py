@@ -10,15 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gbinet.errors import FormatError
-from gbinet.formats.reading import open_sized
-
-
-def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """All bytes of a file that must not be larger than max_bytes; a missing file is a FormatError too."""
-    with open_sized(path) as (file, size):
-        if size > max_bytes:
-            raise FormatError(path, f"has {size:,} bytes; a file of this kind has at most {max_bytes:,}")
-        return file.read()
+from gbinet.formats.reading import read_bounded
 
 
 @dataclass(frozen=True)

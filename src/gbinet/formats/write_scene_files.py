@@ -22,7 +22,8 @@ DepthMaps = Iterable[tuple[View, DepthMap]]  # one at a time: all depth maps of 
 def safe_name(view: View) -> str:
     """The view's name as a relative path, or an InputError: names come from files and may try to escape."""
     path = PurePosixPath(view.name)
-    if path.is_absolute() or ".." in path.parts or not path.parts or "\\" in view.name or "\0" in view.name:
+    printable = view.name.isprintable() and "\\" not in view.name
+    if path.is_absolute() or ".." in path.parts or not path.parts or not printable:
         raise InputError(f"the view name '{view.name}' is no usable file name")
     return view.name
 

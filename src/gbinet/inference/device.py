@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
+from contextlib import suppress
 from typing import Literal
 
 import torch
@@ -36,12 +38,39 @@ def pick_precision(name: Precision, device: torch.device) -> torch.dtype:
     return _TYPES[name]
 
 
+# CUDA and Python have classes of their own; everybody else says in words that memory ran out.
+_OUT_OF_MEMORY = (
+    "out of memory",  # MPS; CUDA where it is no OutOfMemoryError
+    "can't allocate memory",  # DefaultCPUAllocator on Linux and macOS
+    "cannot allocate memory",  # the system's own words, errno 12
+    "not enough memory",  # DefaultCPUAllocator on Windows
+    "bad_alloc",  # C++
+    "bad allocation",  # C++ on Windows
+    "alloc_failed",  # CUBLAS_STATUS_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED
+    "alloc_cpu.cpp",
+    "unable to mmap",
+    # oneDNN does not say why. It makes these for every new size, and they fail when its buffers do.
+    "could not create a primitive",
+    "could not create a memory",
+    "could not execute a primitive",
+)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA has a class of its own; the CPU and MPS allocators only say so in words."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    """Whether an error of the network, or of what surrounds it, means that memory ran out."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):  # numpy's ArrayMemoryError is a MemoryError
         return True
     words = str(error).lower()
-    return isinstance(error, RuntimeError) and ("out of memory" in words or "can't allocate memory" in words)
+    return isinstance(error, RuntimeError | OSError) and any(text in words for text in _OUT_OF_MEMORY)
+
+
+def give_back_memory(device: torch.device) -> None:
+    """Hand freed memory back to the system; allocators keep it for themselves otherwise."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # another C library than glibc has no such function
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak_memory_mib() -> float:

@@ -37,6 +37,11 @@ class FeatureCache:
         self._hold(view, tuple(f.to(self.storage) for f in features))
         return features
 
+    def clear(self) -> None:
+        """Hold nothing: whatever is asked for next is encoded again."""
+        self._held.clear()
+        self.held_bytes = 0
+
     def _hold(self, view: int, features: Features) -> None:
         self._held[view] = features
         self.held_bytes += _bytes(features)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gbinet.errors import GBiNetError
+from gbinet.errors import FormatError, GBiNetError
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.reading import read_json
 from gbinet.model.config import GBiNetConfig
 from gbinet.provenance import maker
 from gbinet.scene import Scene
@@ -76,11 +78,11 @@ class Finished:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
+    if not os.path.lexists(path):
+        return None
     try:
-        content = json.loads(path.read_text())
-    except OSError:
-        return None  # not there, or out of reach: then writing will say so
-    except ValueError:
+        content = read_json(path)
+    except FormatError:
         return {}  # garbled: equal to nothing
     return content if isinstance(content, dict) else {}
 

@@ -22,7 +22,13 @@ from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.formats.depth_files import read_depth_map, write_depth
 from gbinet.formats.image import read_image
 from gbinet.inference import tiles
-from gbinet.inference.device import Precision, is_out_of_memory, pick_device, pick_precision
+from gbinet.inference.device import (
+    Precision,
+    give_back_memory,
+    is_out_of_memory,
+    pick_device,
+    pick_precision,
+)
 from gbinet.inference.engine import Engine
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.finished import Finished
@@ -123,6 +129,10 @@ def estimate_depths(
     return worker.run(progress)
 
 
+class _NoRoomError(GBiNetError):
+    """Memory is too small for the smallest tile: no fault of the view at hand."""
+
+
 class _Worker:
     """One pass over a scene: the state that reading, encoding, searching and writing share."""
 
@@ -138,7 +148,8 @@ class _Worker:
         self.cache = FeatureCache(self._encode, int(config.cache_memory * 2**30), storage, self.device)
         self.images: dict[int, Future[Tensor]] = {}  # being read ahead
         self.broken: dict[int, str] = {}  # views whose image cannot be read
-        self.reader = ThreadPoolExecutor(4, "read")
+        # Beside a network on the CPU one reader keeps up, and only one large photo is unpacked at a time.
+        self.reader = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "read")
         self.writer = ThreadPoolExecutor(1, "write")
 
     # ---- the loop ----
@@ -231,6 +242,8 @@ class _Worker:
         try:
             return self.cache.get(index)
         except (GBiNetError, OSError) as error:
+            if isinstance(error, _NoRoomError) or is_out_of_memory(error):
+                raise
             self.broken[index] = str(error)
             log.warning("%s; the view is left out", error)
             return None
@@ -268,7 +281,7 @@ class _Worker:
                     torch.cuda.synchronize(self.device)
                 self.result.network_seconds += time.perf_counter() - began
                 return result
-            except (RuntimeError, MemoryError) as error:
+            except (RuntimeError, MemoryError, OSError) as error:
                 if not is_out_of_memory(error):
                     raise
             self._shrink_tile()
@@ -279,9 +292,9 @@ class _Worker:
         )
         smaller = _round_tile((self.tile or largest) / 2)
         if self.tile is not None and smaller >= self.tile:
-            raise GBiNetError(
+            raise _NoRoomError(
                 f"not enough memory on {self.device} even for tiles of {self.tile} px: "
-                "use smaller images (max_size) or fewer views"
+                "use smaller images (--size), fewer views (--views) or a machine with more"
             )
         self.tile = self.result.tile = smaller
         self.result.warnings.append(
@@ -290,8 +303,8 @@ class _Worker:
         log.warning(self.result.warnings[-1])
         if isinstance(self.model, Engine):
             self.model.graphs.give_up()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        self.cache.clear()
+        give_back_memory(self.device)
 
     def _first_tile(self) -> int | None:
         """The largest tile that max_memory allows; None where whole images fit."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gbinet.errors import InputError, WeightsError
+from gbinet.errors import FormatError, InputError, WeightsError
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.reading import is_file, parse_json
 from gbinet.model.config import GBiNetConfig
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def load(weights: str | Path | None = None) -> GBiNet:
 
 def find(weights: str | Path | None) -> Path:
     """The file that is meant: a path, or the name of weights in the box."""
-    if weights is not None and Path(weights).is_file():
+    if weights is not None and is_file(Path(weights)):
         return Path(weights)
     shipped = sorted(p.stem for p in SHIPPED.glob("*.safetensors"))
     name = DEFAULT if weights is None else str(weights)
@@ -112,8 +113,8 @@ def _read_ours(path: Path) -> tuple[GBiNetConfig, dict[str, Tensor]]:
     if metadata.get("format") != FORMAT:
         raise WeightsError(f"{path} has layout version {metadata.get('format')}, this gbinet reads {FORMAT}")
     try:
-        config = GBiNetConfig.from_dict(json.loads(metadata["config"]))
-    except (ValueError, TypeError, InputError) as error:
+        config = GBiNetConfig.from_dict(parse_json(path, metadata["config"]))
+    except (ValueError, TypeError, OverflowError, FormatError, InputError) as error:
         raise WeightsError(f"{path}: the configuration in its header cannot be used: {error}") from error
     return config, tensors
 
@@ -127,9 +128,18 @@ def _read_published(path: Path) -> dict[str, Tensor]:
         raise WeightsError(f"{path} is no checkpoint that can be read safely: {reason}") from error
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         content = content["model"]
-    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
-        raise WeightsError(f"{path} holds no dictionary of weights (looked at the top and under 'model')")
+    if not isinstance(content, dict) or not all(_is_weight(k, v) for k, v in content.items()):
+        raise WeightsError(
+            f"{path} holds no dictionary of names and plain tensors (looked at the top and under 'model')"
+        )
     return {our_name(key): value for key, value in content.items()}
+
+
+def _is_weight(name: object, value: object) -> bool:
+    """A tensor that holds its own numbers; sparse, quantised and empty (meta) ones do not."""
+    if not isinstance(name, str) or not isinstance(value, Tensor):
+        return False
+    return value.layout == torch.strided and not (value.is_meta or value.is_quantized or value.is_nested)
 
 
 def _build(path: Path, config: GBiNetConfig, tensors: dict[str, Tensor]) -> GBiNet:
@@ -149,8 +159,11 @@ def _build(path: Path, config: GBiNetConfig, tensors: dict[str, Tensor]) -> GBiN
     ]
     if problems:
         shown = problems[:12] + ([f"and {len(problems) - 12} more"] if len(problems) > 12 else [])
-        raise WeightsError(f"{path} does not fit the network:\n  " + "\n  ".join(shown))
+        raise WeightsError(f"{path} does not fit the network: {'; '.join(shown)}")
     model = GBiNet(config)
-    model.load_state_dict(tensors)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise WeightsError(f"{path} does not fit the network: {error}") from error
     model.weights_file = path.name
     return model.eval()

@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 
 from gbinet.camera import Camera
-from gbinet.errors import InputError
+from gbinet.errors import FormatError, InputError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.image import write_image
 from gbinet.formats.pfm import write_pfm
+from gbinet.formats.reading import read_json
 from gbinet.formats.write_scene_mvsnet import cam_text, pair_text
 from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import chance
@@ -82,8 +83,8 @@ def _same_settings(path: Path, config: WriteConfig, assets: Path | None) -> None
     del settings["scenes"]
     if path.exists():
         try:
-            found = json.loads(path.read_text())
-        except ValueError:
+            found = read_json(path)
+        except FormatError:
             found = None
         if found != settings:
             raise InputError(

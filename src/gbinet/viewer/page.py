@@ -7,11 +7,13 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gbinet.names import shown
+
 _HERE = Path(__file__).parent
 
 
 def escape(text: object) -> str:
-    return html.escape(str(text))
+    return html.escape(shown(text))
 
 
 def number(label: str, value: str) -> str:

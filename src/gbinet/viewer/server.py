@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from PIL import Image
 from gbinet.errors import GBiNetError
 from gbinet.formats.image import read_image
 from gbinet.fusion.fuse import DepthSource
+from gbinet.names import shown
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer.colour import colourise_depth
+from gbinet.viewer.origin import guarded
 from gbinet.viewer.report import front_and_up
 from gbinet.viewer.splat import centre_and_radius, orbit
 
@@ -30,7 +33,14 @@ def serve(
         import viser
     except ImportError as error:
         raise GBiNetError("the live viewer needs viser: pip install 'gbinet[view]'") from error
-    server = viser.ViserServer(host="127.0.0.1", port=port, verbose=False)
+    with guarded() as guard:
+        server = viser.ViserServer(host="127.0.0.1", port=port, verbose=False)
+    if not guard.active:
+        server.stop()
+        raise GBiNetError(
+            f"viser {viser.__version__} starts its server in a way that gbinet cannot guard against other "
+            "pages in the browser: pip install 'gbinet[view]' installs a version that works"
+        )
     step = max(1, -(-len(cloud) // _MAX_POINTS))
     _add_cloud(server, cloud[::step], name)
     if scene is not None:
@@ -47,7 +57,7 @@ def _add_cloud(server: Any, cloud: PointCloud, name: str) -> None:
     confidence = (ones if cloud.confidence is None else cloud.confidence).numpy()
     views = (ones if cloud.num_views is None else cloud.num_views).numpy()
     if name:
-        server.gui.add_markdown(f"**{name}**  {len(cloud):,} points")
+        server.gui.add_markdown(f"**{_markdown(name)}**  {len(cloud):,} points")
     size = server.gui.add_slider("point size", 0.1, 5.0, 0.1, initial_value=1.0)
     least_confidence = server.gui.add_slider("confidence at least", 0.0, 1.0, 0.01, initial_value=0.0)
     least_views = server.gui.add_slider(
@@ -62,6 +72,11 @@ def _add_cloud(server: Any, cloud: PointCloud, name: str) -> None:
     for control in (size, least_confidence, least_views):
         control.on_update(draw)
     draw()
+
+
+def _markdown(name: str) -> str:
+    """A name that no character of Markdown, or of the HTML inside it, changes."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", shown(name))
 
 
 def _stand_in_front(server: Any, cloud: PointCloud, scene: Scene) -> None:
@@ -112,16 +127,16 @@ def _fly(event: Any, frustum: Any) -> None:
 def picture(scene: Scene, depths: DepthSource | None, index: int, kind: str) -> np.ndarray[Any, Any] | None:
     """A small photo or depth map of a view; None where there is none."""
     view = scene.views[index]
-    if kind == "depth" and depths is not None:
-        depth_map = depths.load(index)
-        if depth_map is None:
-            return None
-        pixels = colourise_depth(depth_map.depth.numpy())
-    else:
-        try:
+    try:
+        if kind == "depth" and depths is not None:
+            depth_map = depths.load(index)
+            if depth_map is None:
+                return None
+            pixels = colourise_depth(depth_map.depth.numpy())
+        else:
             pixels = read_image(view.image_path)
-        except GBiNetError:
-            return None
+    except GBiNetError:
+        return None
     image = Image.fromarray(pixels)
     image.thumbnail((_THUMBNAIL, _THUMBNAIL))
     return np.asarray(image)
