@@ -106,7 +106,7 @@ def test_a_full_disk_is_said_and_finished_work_kept(
         assert "disk is full" in capsys.readouterr().err
         finished = list((out / "depth").glob("*.npz"))
         assert finished and all(np.load(path)["depth"].shape == (48, 64) for path in finished)
-        assert not list(full.rglob(".tmp-*"))
+        assert not list(full.rglob(".gbinet-tmp-*"))
     finally:
         subprocess.run(["umount", str(full)], check=True)
 
@@ -146,7 +146,7 @@ def wait_for(process: subprocess.Popen[bytes], out: Path, moment: str) -> None:
         maps = len(list((out / "depth").glob("*.npz"))) if out.exists() else 0
         if moment == "depth" and maps >= 2:
             return
-        if moment == "fusion" and maps == 8 and list(out.glob(".tmp-*cloud.ply")):
+        if moment == "fusion" and maps == 8 and list(out.glob(".gbinet-tmp-*cloud.ply")):
             return
         assert process.poll() is None, "it ended too soon"
         time.sleep(0.005)

@@ -15,6 +15,7 @@ from typing import Any
 from gbinet.data.load import list_photos
 from gbinet.errors import FormatError, GBiNetError, SceneError
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.image import read_header
 
 Progress = Callable[[int, int, str], None]  # done, total, what
@@ -66,9 +67,13 @@ def pose_photos(photos: Path, out: Path, progress: Progress | None = None) -> Po
         raise SceneError(
             f"{photos}: structure from motion needs at least 2 photos, found {len(paths)}{unreadable}"
         )
-    state = {"photos": [[p.name, p.stat().st_size] for p in paths]}
+    hashes = Fingerprints(out / "fingerprints.json")
+    state = {"photos": [[p.name, digest] for p, digest in hashes.of_all(paths).items()]}
     if (finished := _finished(out, state)) is not None:
+        hashes.save()
         return finished
+    _begin(out, state)
+    hashes.save()
     _collect(paths, out / "images")
     _check_space(out, len(paths))
     with _quiet() as pycolmap:
@@ -143,6 +148,20 @@ def _finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
         return PosedPhotos(out, *(tuple(stored[key]) for key in _LISTS))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _begin(out: Path, state: dict[str, Any]) -> None:
+    """Features in a database of an earlier run are kept only if they are of the same photos."""
+    begun = out / "begun.json"
+    try:
+        same = json.loads(begun.read_text()) == state
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        for name in ("database.db", "database.db-wal", "database.db-shm", "database.db-journal"):
+            (out / name).unlink(missing_ok=True)
+        with atomic_path(begun) as temporary:
+            temporary.write_text(json.dumps(state, indent=2) + "\n")
 
 
 def _collect(paths: list[Path], folder: Path) -> None:
