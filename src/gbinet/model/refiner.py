@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gbinet.model.layers import add_into
+from gbinet.model.shares import shares
 from gbinet.model.smoothing import smoothed
 
 CANDIDATES = 4
@@ -46,7 +47,7 @@ class Refiner(nn.Module):
             hidden = add_into(layer(hidden).relu_(), hidden)
         said = self.output(hidden).float()  # [B, 5, h, w]
         del hidden
-        share = said[:, :CANDIDATES].softmax(1)
+        share = shares(said[:, :CANDIDATES])
         # Differences to the first, not places: of thousands of cells float32 keeps few digits.
         mixed = (share * (places - places[:, :1])).sum(1)
         refined: Tensor = places[:, 0] + mixed + said[:, CANDIDATES]
