@@ -41,7 +41,7 @@ def check_finite(what: str, *values: float) -> None:
 def check_positive(what: str, *values: float) -> None:
     """The same for those that must be above 0."""
     if not all(math.isfinite(value) and value > 0 for value in values):
-        raise InputError(f"{what} must be positive, got {' '.join(f'{v:g}' for v in values)}")
+        raise InputError(f"{what} must be positive and finite, got {' '.join(f'{v:g}' for v in values)}")
 
 
 def _numbers(values: tuple[float, ...]) -> str:

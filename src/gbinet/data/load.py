@@ -92,8 +92,8 @@ def _without_predictions(scene: Scene) -> Scene:
     places = sorted({str(path.parent) for path in predicted})
     views = tuple(replace(v, depth_path=None) if v.depth_path in predicted else v for v in scene.views)
     note = (
-        f"{len(predicted)} depth maps in {', '.join(places)} are predictions of gbinet and not taken as true "
-        "depth (where an option --depth FOLDER is offered, it takes them)"
+        f"{len(predicted)} depth maps in {', '.join(places)} are predictions of gbinet, not true depth, and "
+        "are not read as such; to fuse or convert them, name their folder with --depth"
     )
     return replace(scene, views=views, warnings=(*scene.warnings, note))
 

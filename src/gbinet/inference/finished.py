@@ -162,12 +162,13 @@ class Finished:
                 temporary.write_text(json.dumps(content, indent=2) + "\n")
 
     def _note(self, states: dict[str, _State]) -> None:
-        reasons = {"changed": "what they were made from has changed", "damaged": "they were damaged"}
+        reasons = {"changed": "what they are made from has changed", "damaged": "their files were damaged"}
         for state, reason in reasons.items():
             names = [name.removesuffix(".npz") for name, found in states.items() if found == state]
             if names:
                 shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-                self.notes.append(f"{len(names)} depth maps are computed again, because {reason}: {shown}")
+                count = f"{len(names)} of {len(states)} depth maps"
+                self.notes.append(f"{count} had to be computed again, because {reason}: {shown}")
 
     def _difference(self, stored: dict[str, Any]) -> str:
         keys = [k for k in self.settings if stored.get(k) != self.settings[k]]
