@@ -152,6 +152,7 @@ def _finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
 
 def _begin(out: Path, state: dict[str, Any]) -> None:
     """Features in a database of an earlier run are kept only if they are of the same photos."""
+    (out / "sfm.json").unlink(missing_ok=True)  # the model that it speaks of is about to be replaced
     begun = out / "begun.json"
     try:
         same = json.loads(begun.read_text()) == state

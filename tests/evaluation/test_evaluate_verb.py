@@ -249,3 +249,12 @@ def test_table_is_markdown():
 def test_records_that_are_broken_do_not_stop_a_score(tmp_path):
     (tmp_path / "run.json").write_text("{")
     assert provenance(tmp_path)["run"] == "run.json is not readable"
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf", "0", "-1"])
+def test_thresholds_are_numbers(tmp_path: Path, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_depth(tmp_path / "out" / "v.npz", np.ones((4, 4)))
+    write_depth(tmp_path / "truth" / "v.npy", np.ones((4, 4)))
+    folders = [str(tmp_path / "out"), str(tmp_path / "truth")]
+    assert main(["evaluate", "depth", *folders, "--thresholds", "1", bad]) == 2
+    assert "thresholds must be positive and finite" in capsys.readouterr().err

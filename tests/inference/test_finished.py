@@ -117,7 +117,7 @@ ACTIONS = ("touch", "rename", "copy", "mask", "photo", "camera", "range", "weigh
 
 
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 4)), min_size=1, max_size=4))
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_exactly_the_maps_that_depend_on_a_changed_byte_are_made_again(
     ball_scene: SceneMaker, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
