@@ -137,3 +137,22 @@ def test_other_photos_of_the_same_names_and_sizes_are_placed_anew(tmp_path: Path
         Image.fromarray(255 - np.asarray(Image.open(path))[::-1]).save(path)
     pose_photos(photos, out)
     assert (out / "sparse" / "0" / "points3D.bin").read_bytes() != model
+
+
+@pytest.mark.slow
+def test_only_our_own_links_are_replaced_and_they_follow_moved_photos(tmp_path: Path) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "sfm"
+    shifted_photos(photos, 4, 20)
+    first = pose_photos(photos, out)
+    (out / "images" / "mine.txt").write_text("x")
+    moved = photos.rename(tmp_path / "moved")
+    assert pose_photos(moved, out) == first
+    assert all((out / "images" / name).is_file() for name in first.placed)
+    (moved / "p3.png").unlink()  # other photos: structure from motion starts afresh
+    pose_photos(moved, out)
+    assert sorted(p.name for p in (out / "images").iterdir()) == ["mine.txt", "p0.png", "p1.png", "p2.png"]
+    shifted_photos(moved, 4, 20)
+    (out / "images" / "p3.png").write_text("not a photo of ours")
+    with pytest.raises(GBiNetError, match=r"p3\.png is in the way"):
+        pose_photos(moved, out)
+    assert (out / "images" / "p3.png").read_text() == "not a photo of ours"

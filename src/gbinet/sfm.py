@@ -71,6 +71,7 @@ def pose_photos(photos: Path, out: Path, progress: Progress | None = None) -> Po
     state = {"photos": [[p.name, digest] for p, digest in hashes.of_all(paths).items()]}
     if (finished := _finished(out, state)) is not None:
         hashes.save()
+        _follow(paths, out / "images")
         return finished
     _begin(out, state)
     hashes.save()
@@ -92,8 +93,7 @@ def pose_photos(photos: Path, out: Path, progress: Progress | None = None) -> Po
         raise SceneError(f"{photos}: {who} be placed together. {_ADVICE}")
     placed = {image.name for image in model.images.values() if image.has_pose}
     sparse = out / "sparse" / "0"
-    shutil.rmtree(sparse, ignore_errors=True)
-    sparse.mkdir(parents=True)
+    sparse.mkdir(parents=True, exist_ok=True)
     model.write(sparse)
     names = [p.name for p in paths]
     result = PosedPhotos(
@@ -155,10 +155,13 @@ def _begin(out: Path, state: dict[str, Any]) -> None:
     (out / "sfm.json").unlink(missing_ok=True)  # the model that it speaks of is about to be replaced
     begun = out / "begun.json"
     try:
-        same = json.loads(begun.read_text()) == state
-    except (OSError, ValueError):
-        same = False
-    if not same:
+        earlier = json.loads(begun.read_text())
+        ours = [Path(name).name for name, _ in earlier["photos"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        earlier, ours = None, []
+    for name in ours:  # links (or copies) of photos, made anew
+        (out / "images" / name).unlink(missing_ok=True)
+    if earlier != state:
         for name in ("database.db", "database.db-wal", "database.db-shm", "database.db-journal"):
             (out / name).unlink(missing_ok=True)
         with atomic_path(begun) as temporary:
@@ -167,15 +170,28 @@ def _begin(out: Path, state: dict[str, Any]) -> None:
 
 def _collect(paths: list[Path], folder: Path) -> None:
     """Links to the photos (copies where links are not possible): the scene's own images folder."""
-    shutil.rmtree(folder, ignore_errors=True)
     with atomic_path(folder.parent / "photos.txt") as temporary:  # says why, if the folder cannot be written
         temporary.write_text("".join(f"{path.resolve()}\n" for path in paths))
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
+        if (folder / path.name).exists() or (folder / path.name).is_symlink():
+            raise GBiNetError(
+                f"{folder / path.name} is in the way: no run of gbinet put it there, so it is not replaced; "
+                "move it away, or choose another output folder"
+            )
         try:
             (folder / path.name).symlink_to(path.resolve())
         except OSError:
             shutil.copyfile(path, folder / path.name)
+
+
+def _follow(paths: list[Path], folder: Path) -> None:
+    """Links lead to the photos again, where these or the results were moved or copied."""
+    for path in paths:
+        link = folder / path.name
+        if link.is_symlink() and link.readlink() != path.resolve():
+            link.unlink()
+            link.symlink_to(path.resolve())
 
 
 def _check_space(out: Path, count: int) -> None:

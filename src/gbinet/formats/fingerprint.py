@@ -31,18 +31,19 @@ class Fingerprints:
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._known = _read(store)  # path -> [stamp, hash]
-        self._changed = False
+        self._stored = _read(store)  # path -> [stamp, hash]
+        self._known: dict[str, list[Any]] = {}  # those of this run
 
     def of(self, path: Path) -> str:
         """The hash of a file's bytes."""
         key = os.path.abspath(path)  # noqa: PTH100  # resolve() would look at every folder on the way
-        known = self._known.get(key)
+        known = self._stored.get(key)
         try:
             state = path.stat()
             if not stat.S_ISREG(state.st_mode):  # a pipe would keep us waiting for ever
                 return UNREADABLE
             if known is not None and known[0] == _stamp(state):
+                self._known[key] = known
                 return str(known[1])
             began = time.time_ns()
             with path.open("rb") as file:
@@ -52,9 +53,6 @@ class Fingerprints:
             return UNREADABLE
         if _stamp(state) == _stamp(after) and max(after.st_mtime_ns, after.st_ctime_ns) < began - _TICK:
             self._known[key] = [_stamp(after), digest]
-            self._changed = True
-        elif self._known.pop(key, None) is not None:
-            self._changed = True
         return digest
 
     def of_all(self, paths: Iterable[Path]) -> dict[Path, str]:
@@ -64,11 +62,11 @@ class Fingerprints:
             return dict(zip(wanted, pool.map(self.of, wanted), strict=True))
 
     def save(self) -> None:
-        """Remember what was found out."""
-        if self._changed:
+        """Remember the files of this run, and forget all others."""
+        if self._known != self._stored:
             with atomic_path(self._store) as temporary:
-                temporary.write_text(json.dumps(self._known, indent=0) + "\n")
-            self._changed = False
+                temporary.write_text(json.dumps(self._known, indent=0, sort_keys=True) + "\n")
+            self._stored = dict(self._known)
 
 
 def _hasher() -> Any:
