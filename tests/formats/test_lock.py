@@ -108,6 +108,8 @@ def test_impossible_folders_are_said_plainly(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "file").write_text("x")
     with pytest.raises(GBiNetError, match="a part of this path is a file"), locked(tmp_path / "file" / "out"):
         pass
+    with pytest.raises(GBiNetError, match="the name is too long"), locked(tmp_path / ("n" * 300) / "out"):
+        pass
     if Path("/proc").is_dir():
         with (
             pytest.raises(GBiNetError, match=r"cannot write /proc/foo: no folder can be made"),

@@ -37,9 +37,9 @@ def locked(folder: Path) -> Iterator[None]:
 
     The folder is created; one that was not there before and is still empty at the end is removed again.
     """
-    created = [p for p in (folder, *folder.parents) if not p.exists()]
     path = folder / FILE
     try:
+        created = [p for p in (folder, *folder.parents) if not p.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         handle = _acquire(path)
     except OSError as error:
