@@ -258,3 +258,14 @@ def test_thresholds_are_numbers(tmp_path: Path, bad: str, capsys: pytest.Capture
     folders = [str(tmp_path / "out"), str(tmp_path / "truth")]
     assert main(["evaluate", "depth", *folders, "--thresholds", "1", bad]) == 2
     assert "thresholds must be positive and finite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags", [["--thresholds", "nan"], ["--thresholds", "1", "inf"], ["--max-distance", "nan"]]
+)
+def test_distances_of_clouds_are_numbers(
+    tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_ply(tmp_path / "a.ply", PointCloud(torch.rand(9, 3)))
+    assert main(["evaluate", "cloud", str(tmp_path / "a.ply"), str(tmp_path / "a.ply"), *flags]) == 2
+    assert f"{flags[0]} must be positive and finite" in capsys.readouterr().err
