@@ -85,6 +85,15 @@ def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
     assert done == expected if Path("/proc/self/fd").is_dir() else len(done) == 3
 
 
+def test_a_folder_appears_whole_too(tmp_path):
+    with atomic_path(tmp_path / "state") as temporary:
+        (temporary / "inner").mkdir(parents=True)
+        (temporary / "inner" / "a").write_text("new")
+        assert not (tmp_path / "state").exists()
+    assert (tmp_path / "state" / "inner" / "a").read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["state"]
+
+
 def test_a_disk_that_fails_to_flush_keeps_the_old_file(tmp_path, monkeypatch):
     (tmp_path / "map.npz").write_text("old")
 

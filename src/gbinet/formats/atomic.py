@@ -37,6 +37,7 @@ def write_error(path: Path, error: OSError) -> GBiNetError | None:
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` (same suffix); rename it to `path` if the body succeeds.
 
+    The body writes a file there, or makes a folder.
     Parent folders are created. If the body fails, nothing is left behind and an older file stays as it was.
     The bytes are on the disk before the name is: a power cut leaves the old file or the new one.
     """
@@ -73,7 +74,11 @@ def remove_temporary(*folders: Path) -> list[Path]:
 
 
 def _flush(path: Path) -> None:
-    """Bytes that the system still holds in memory go to the disk."""
+    """Bytes that the system still holds in memory go to the disk; of a folder, those of all its files."""
+    if path.is_dir():
+        for entry in path.iterdir():
+            _flush(entry)
+        return _flush_folder(path)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
