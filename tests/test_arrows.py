@@ -20,7 +20,7 @@ LEVELS: list[set[str]] = [
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
     {"formats"},
     {"model", "kernels", "data", "render"},
-    {"inference", "fusion", "evaluation", "viewer", "training", "sfm"},
+    {"inference", "fusion", "evaluation", "viewer", "training", "sfm", "output"},
     {"pipeline", "stages_report"},
     {"demo"},
     {"comparisons"},

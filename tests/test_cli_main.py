@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -58,7 +61,9 @@ def test_an_unknown_verb_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "usage: gbinet VERB" in captured.err
 
 
-def as_verb(monkeypatch: pytest.MonkeyPatch, failure: BaseException | None) -> None:
+def as_verb(
+    monkeypatch: pytest.MonkeyPatch, failure: BaseException | None, signalled: signal.Signals | None = None
+) -> None:
     """Put a verb `broken` beside the real ones."""
 
     def run(folder: Path, count: int = 3) -> None:
@@ -70,6 +75,8 @@ def as_verb(monkeypatch: pytest.MonkeyPatch, failure: BaseException | None) -> N
         """
         if failure is not None:
             raise failure
+        if signalled is not None:
+            os.kill(os.getpid(), signalled)
         print(f"{folder} {count}")
 
     module = ModuleType("gbinet.cli.broken")
@@ -105,6 +112,30 @@ def test_errors_end_in_one_sentence(
     error = capsys.readouterr().err
     assert says in error and "Traceback" not in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_sigterm_ends_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_verb(monkeypatch, None, signal.SIGTERM)
+    before = signal.getsignal(signal.SIGTERM)
+    assert front.main(["broken", "--folder", "x"]) == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+    said = capsys.readouterr()
+    assert said.out == "" and said.err == (
+        "\ngbinet broken: stopped by SIGTERM. Finished work is kept; start the same command again to go on.\n"
+    )
+
+
+def test_outside_the_main_thread_signals_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_verb(monkeypatch, None)
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(front.main(["broken", "--folder", "here"])))
+    thread.start()
+    thread.join()
+    assert codes == [0] and capsys.readouterr().out == "here 3\n"
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,9 @@ import torch
 from ball_scene import SceneMaker, true_depth
 
 from gbinet.cli.main import main
+from gbinet.cli.progress import StageBars
 from gbinet.formats.depth_files import write_depth
+from gbinet.formats.lock import locked
 from gbinet.formats.pfm import write_pfm
 from gbinet.formats.write_scene import write_scene
 from gbinet.model.gbinet import GBiNet
@@ -73,6 +75,94 @@ def test_mistakes_end_in_one_sentence(
     assert sentence in said and "Traceback" not in said
 
 
+NUMBERS = [
+    (["--box", "nan", "0", "0", "1", "1", "1"], "box must be finite numbers, got nan 0 0 1 1 1"),
+    (["--box", "0", "0", "0", "1", "1", "inf"], "box must be finite numbers"),
+    (["--max-reprojection", "nan"], "max_reprojection must be positive and finite, got nan"),
+    (["--max-reprojection", "inf"], "max_reprojection must be positive and finite, got inf"),
+    (["--max-relative-depth", "nan"], "max_relative_depth must be positive and finite"),
+    (["--min-confidence", "nan"], "min_confidence must lie in 0..1"),
+    (["--blank-confidence", "nan"], "blank_confidence must lie in 0..1"),
+    (["--voxel-size", "nan"], "voxel_size must be positive and finite"),
+    (["--depth-range", "nan", "2"], "depth range must satisfy"),
+    (["--max-memory", "nan"], "max_memory (GiB) must be positive and finite"),
+]
+
+
+@pytest.mark.parametrize(("flags", "sentence"), NUMBERS, ids=lambda value: str(value)[:24])
+def test_numbers_that_are_none_are_refused_before_any_work(
+    flags: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reconstruct", "nowhere", "-o", str(tmp_path / "out"), *flags]) == 2
+    assert sentence in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("out", ["/proc/foo", "/dev/null/out"])
+def test_impossible_output_folders_end_in_a_sentence(
+    ball_scene: SceneMaker, tmp_path: Path, weights: str, out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = written(ball_scene, tmp_path / "scene", views=2)
+    for verb in ("reconstruct", "depth"):
+        assert main([verb, str(scene), "-o", out, "--weights", weights]) == 2
+        said = capsys.readouterr().err
+        assert f"cannot write {out}: " in said and "Errno" not in said
+
+
+def test_predictions_never_become_the_truth_of_their_own_scene(
+    ball_scene: SceneMaker, tmp_path: Path, weights: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = str(written(ball_scene, tmp_path / "scene", views=3))
+    options = ["--weights", weights, "--views", "2", "--size", "64"]
+    assert main(["reconstruct", scene, "-o", scene, *options]) == 2
+    assert "is the scene itself" in capsys.readouterr().err
+    assert main(["depth", scene, "-o", str(tmp_path / "out"), *options]) == 0
+    shutil.copytree(tmp_path / "out" / "depth", Path(scene) / "depth")
+    exported = str(tmp_path / "exported")
+    assert main(["convert", scene, exported, "--to", "nerfstudio", "--depth", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    for truth in (scene, str(Path(scene) / "depth"), exported):
+        assert main(["evaluate", "depth", str(tmp_path / "out"), truth]) == 2
+        assert "prediction" in capsys.readouterr().err
+
+
+def test_sigterm_keeps_finished_maps_and_the_next_run_goes_on(
+    ball_scene: SceneMaker,
+    tmp_path: Path,
+    weights: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scene, out = written(ball_scene, tmp_path / "scene", views=4), tmp_path / "out"
+    command = ["depth", str(scene), "-o", str(out), "--weights", weights, "--views", "2", "--size", "64"]
+
+    def end_at_two(_: StageBars, stage: str, done: int, total: int, what: str) -> None:
+        if done == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StageBars, "__call__", end_at_two)
+        assert main(command) == 143
+    assert "stopped by SIGTERM. Finished work is kept" in capsys.readouterr().err
+    assert len(list((out / "depth").glob("*.npz"))) == 2 and not list(out.rglob(".*"))
+    assert main(command) == 0
+    assert "4 depth maps (2 were there already)" in capsys.readouterr().out
+
+
+def test_fuse_into_a_folder_in_use_is_refused(
+    ball_scene: SceneMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = ball_scene()
+    scene = write_scene(made, tmp_path / "scene", "mvsnet")
+    for number, view in enumerate(made.views):
+        write_pfm(tmp_path / "pfm" / f"{number:08d}.pfm", true_depth(view.camera).numpy())
+    command = ["fuse", str(scene), "--depth", str(tmp_path / "pfm"), "-o"]
+    with locked(tmp_path / "out"):
+        for target in (tmp_path / "out", tmp_path / "out" / "cloud.ply"):
+            assert main([*command, str(target)]) == 2
+            assert "is writing here" in capsys.readouterr().err
+        assert main([*command, str(tmp_path / "elsewhere.ply")]) == 0
+
+
 def test_fuse_reads_depth_maps_of_others(ball_scene: SceneMaker, tmp_path: Path) -> None:
     made = ball_scene()
     scene = write_scene(made, tmp_path / "scene", "mvsnet")
@@ -106,7 +196,7 @@ def test_a_full_disk_is_said_and_finished_work_kept(
         assert "disk is full" in capsys.readouterr().err
         finished = list((out / "depth").glob("*.npz"))
         assert finished and all(np.load(path)["depth"].shape == (48, 64) for path in finished)
-        assert not list(full.rglob(".tmp-*"))
+        assert not list(full.rglob(".gbinet-tmp-*"))
     finally:
         subprocess.run(["umount", str(full)], check=True)
 
@@ -132,7 +222,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_cloud(
         wait_for(process, broken, moment)
         process.send_signal(signal.SIGKILL)
     assert not (broken / "cloud.ply").exists()
-    done = {p: p.stat().st_mtime_ns for p in (broken / "depth").glob("*.npz")}
+    done = {p: p.stat().st_mtime_ns for p in (broken / "depth").glob("[0-9]*.npz")}
     assert len(done) == 8 if moment == "fusion" else 0 < len(done) < 8
     subprocess.run([*command, "-o", str(broken)], check=True, env=environment, capture_output=True)
     assert all(p.stat().st_mtime_ns == when for p, when in done.items())  # not computed again
@@ -146,7 +236,7 @@ def wait_for(process: subprocess.Popen[bytes], out: Path, moment: str) -> None:
         maps = len(list((out / "depth").glob("*.npz"))) if out.exists() else 0
         if moment == "depth" and maps >= 2:
             return
-        if moment == "fusion" and maps == 8 and list(out.glob(".tmp-*cloud.ply")):
+        if moment == "fusion" and maps == 8 and list(out.glob(".gbinet-tmp-*cloud.ply")):
             return
         assert process.poll() is None, "it ended too soon"
         time.sleep(0.005)

@@ -4,10 +4,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from ball_scene import RADIUS, SceneMaker
 from oracle import Oracle
+from PIL import Image
 
 import gbinet.pipeline as pipeline
 from gbinet.errors import GBiNetError, InputError, SceneError
@@ -54,6 +56,19 @@ def test_a_second_run_keeps_the_depth_and_gives_the_same_cloud(
     assert second.cloud.read_bytes() == before
     with pytest.raises(GBiNetError, match="other settings"):
         run(scene, oracle, tmp_path, replace(CONFIG, depth=DepthConfig(views=4)))  # type: ignore[arg-type]
+
+
+def test_a_changed_mask_changes_the_cloud_and_no_depth_map(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = ball_scene()
+    oracle, mask = Oracle(scene), tmp_path / "mask.bmp"
+    scene = replace(scene, views=tuple(replace(view, mask_path=mask) for view in scene.views))
+    Image.new("L", (64, 48), 255).save(mask)
+    first = run(scene, oracle, tmp_path / "out", CONFIG)  # type: ignore[arg-type]
+    Image.fromarray(np.arange(64, dtype=np.uint8)[None].repeat(48, 0) // 32 * 255).save(
+        mask
+    )  # the right half
+    second = run(scene, oracle, tmp_path / "out", CONFIG)  # type: ignore[arg-type]
+    assert len(second.depth.kept) == 5 and 0 < second.points < 0.8 * first.points
 
 
 def test_from_python_without_a_folder(ball_scene: SceneMaker) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from PIL import Image
 
 from gbinet.data.load import load_scene
 from gbinet.errors import GBiNetError, SceneError
+from gbinet.formats.fingerprint import Fingerprints
 from gbinet.pipeline import has_poses
 from gbinet.sfm import pose_photos
 
@@ -86,8 +88,9 @@ def test_a_finished_result_is_found_again(tmp_path: Path) -> None:
     shifted_photos(tmp_path / "photos", 2, 10)
     out = tmp_path / "sfm"
     (out / "sparse" / "0").mkdir(parents=True)
-    sizes = [[p.name, p.stat().st_size] for p in sorted((tmp_path / "photos").iterdir())]
-    content = {"photos": sizes, "placed": ["p0.png"], "missing": ["p1.png"], "broken": [], "copies": []}
+    hashes = Fingerprints(out / "fingerprints.json")
+    known = [[p.name, hashes.of(p)] for p in sorted((tmp_path / "photos").iterdir())]
+    content = {"photos": known, "placed": ["p0.png"], "missing": ["p1.png"], "broken": [], "copies": []}
     (out / "sfm.json").write_text(json.dumps(content))
     result = pose_photos(tmp_path / "photos", out)
     assert result.placed == ("p0.png",)
@@ -116,3 +119,40 @@ def test_a_nearly_full_disk_is_said_before_it_hurts(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("gbinet.sfm.shutil.disk_usage", lambda _: usage)
     with pytest.raises(GBiNetError, match="12 MiB of disk, 5 MiB are free"):
         pose_photos(tmp_path / "photos", tmp_path / "sfm")
+
+
+def test_other_photos_of_the_same_names_and_sizes_are_placed_anew(tmp_path: Path) -> None:
+    """Poses, and features in the database of a stopped run, belong to pictures and not to names."""
+    photos, out = tmp_path / "photos", tmp_path / "sfm"
+    shifted_photos(photos, 3, 20)
+    for path in photos.iterdir():
+        Image.open(path).save(path.with_suffix(".bmp"))
+        path.unlink()
+    first = pose_photos(photos, out)
+    model = (out / "sparse" / "0" / "points3D.bin").read_bytes()
+    os.utime(photos / "p1.bmp")
+    assert pose_photos(photos, out) == first
+    assert (out / "sparse" / "0" / "points3D.bin").read_bytes() == model
+    for path in photos.iterdir():
+        Image.fromarray(255 - np.asarray(Image.open(path))[::-1]).save(path)
+    pose_photos(photos, out)
+    assert (out / "sparse" / "0" / "points3D.bin").read_bytes() != model
+
+
+@pytest.mark.slow
+def test_only_our_own_links_are_replaced_and_they_follow_moved_photos(tmp_path: Path) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "sfm"
+    shifted_photos(photos, 4, 20)
+    first = pose_photos(photos, out)
+    (out / "images" / "mine.txt").write_text("x")
+    moved = photos.rename(tmp_path / "moved")
+    assert pose_photos(moved, out) == first
+    assert all((out / "images" / name).is_file() for name in first.placed)
+    (moved / "p3.png").unlink()  # other photos: structure from motion starts afresh
+    pose_photos(moved, out)
+    assert sorted(p.name for p in (out / "images").iterdir()) == ["mine.txt", "p0.png", "p1.png", "p2.png"]
+    shifted_photos(moved, 4, 20)
+    (out / "images" / "p3.png").write_text("not a photo of ours")
+    with pytest.raises(GBiNetError, match=r"p3\.png is in the way"):
+        pose_photos(moved, out)
+    assert (out / "images" / "p3.png").read_text() == "not a photo of ours"

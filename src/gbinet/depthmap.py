@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ class DepthMap:
     depth: Tensor  # [H, W] float32
     camera: Camera  # of this very map: same width and height
     confidence: Tensor | None = None  # [H, W] float32 in [0, 1]
+    made_by: Mapping[str, Any] | None = None  # what predicted it, where its file says so; None for the truth
 
     def __post_init__(self) -> None:
         expected = (self.camera.height, self.camera.width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from gbinet.names import shown
@@ -37,3 +38,19 @@ class InputError(GBiNetError):
 
 class WeightsError(GBiNetError):
     """A weights file does not fit the network."""
+
+
+def check_finite(what: str, *values: float) -> None:
+    """Numbers of a user: not NaN, not infinite."""
+    if not all(math.isfinite(value) for value in values):
+        raise InputError(f"{what} must be {_numbers(values)}, got {' '.join(f'{v:g}' for v in values)}")
+
+
+def check_positive(what: str, *values: float) -> None:
+    """The same for those that must be above 0."""
+    if not all(math.isfinite(value) and value > 0 for value in values):
+        raise InputError(f"{what} must be positive and finite, got {' '.join(f'{v:g}' for v in values)}")
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return "a finite number" if len(values) == 1 else "finite numbers"

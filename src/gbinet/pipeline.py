@@ -25,6 +25,7 @@ from gbinet.fusion.mesh import Mesher, MeshKind, open3d
 from gbinet.inference.device import peak_memory_mib, pick_device
 from gbinet.inference.predictor import DepthConfig, DepthFolder, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
+from gbinet.output import output_folder
 from gbinet.pointcloud import PointCloud
 from gbinet.provenance import maker
 from gbinet.scene import Scene, View
@@ -105,6 +106,19 @@ def run(
 
     `judge` may look at the finished cloud and add figures (label, value) to the report.
     """
+    with output_folder(out, scene):
+        return _run(scene, model, out, config, overwrite, progress, judge)
+
+
+def _run(
+    scene: Scene | str | Path,
+    model: GBiNet | None,
+    out: Path,
+    config: ReconstructConfig | str,
+    overwrite: bool,
+    progress: StageProgress | None,
+    judge: Callable[[Path], Sequence[tuple[str, str]]] | None,
+) -> Reconstruction:
     began = time.perf_counter()
     settings = preset(config) if isinstance(config, str) else config
     if settings.mesh is not None:

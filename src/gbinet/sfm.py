@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 from gbinet.data.load import list_photos
 from gbinet.errors import FormatError, GBiNetError, SceneError
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.image import read_header
 from gbinet.formats.reading import read_json
 from gbinet.names import file_stem
@@ -68,9 +69,14 @@ def pose_photos(photos: Path, out: Path, progress: Progress | None = None) -> Po
         raise SceneError(
             f"{photos}: structure from motion needs at least 2 photos, found {len(paths)}{unreadable}"
         )
-    state = {"photos": [[p.name, p.stat().st_size] for p in paths]}
+    hashes = Fingerprints(out / "fingerprints.json")
+    state = {"photos": [[p.name, digest] for p, digest in hashes.of_all(paths).items()]}
     if (finished := _finished(out, state)) is not None:
+        hashes.save()
+        _follow(paths, out / "images")
         return finished
+    _begin(out, state)
+    hashes.save()
     paths = _collect(paths, out / "images")
     _check_space(out, len(paths))
     with _quiet() as pycolmap:
@@ -89,8 +95,7 @@ def pose_photos(photos: Path, out: Path, progress: Progress | None = None) -> Po
         raise SceneError(f"{photos}: {who} be placed together. {_ADVICE}")
     placed = {image.name for image in model.images.values() if image.has_pose}
     sparse = out / "sparse" / "0"
-    shutil.rmtree(sparse, ignore_errors=True)
-    sparse.mkdir(parents=True)
+    sparse.mkdir(parents=True, exist_ok=True)
     model.write(sparse)
     names = [p.name for p in paths]
     result = PosedPhotos(
@@ -147,20 +152,43 @@ def _finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
         return None
 
 
-def _collect(paths: list[Path], folder: Path) -> list[Path]:
-    """Links to the photos (copies where links are not possible): the scene's own images folder.
+def _begin(out: Path, state: dict[str, Any]) -> None:
+    """Features in a database of an earlier run are kept only if they are of the same photos."""
+    (out / "sfm.json").unlink(missing_ok=True)  # the model that it speaks of is about to be replaced
+    begun = out / "begun.json"
+    try:
+        earlier = read_json(begun)
+        ours = link_names([Path(name) for name, _ in earlier["photos"]])
+    except (OSError, FormatError, ValueError, KeyError, TypeError):
+        earlier, ours = None, []
+    for name in ours:  # links (or copies) of photos, made anew
+        (out / "images" / name).unlink(missing_ok=True)
+    if earlier != state:
+        for name in ("database.db", "database.db-wal", "database.db-shm", "database.db-journal"):
+            (out / name).unlink(missing_ok=True)
+        with atomic_path(begun) as temporary:
+            temporary.write_text(json.dumps(state, indent=2) + "\n")
 
-    pycolmap takes only names that are UTF-8, so that the links may be named otherwise than the photos.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
+
+def link_names(paths: Sequence[Path]) -> list[str]:
+    """Names of the links to photos. pycolmap takes only UTF-8, so that they may differ from the photos'."""
+    stems = [file_stem(path.stem) for path in paths]
+    pairs = enumerate(zip(paths, stems, strict=True))
+    return [p.name if stem == p.stem else f"{stem}-{number}{p.suffix}" for number, (p, stem) in pairs]
+
+
+def _collect(paths: list[Path], folder: Path) -> list[Path]:
+    """Links to the photos (copies where links are not possible): the scene's own images folder."""
     with atomic_path(folder.parent / "photos.txt") as temporary:  # says why, if the folder cannot be written
         temporary.write_bytes(b"".join(bytes(path.resolve()) + b"\n" for path in paths))
-    folder.mkdir(parents=True)
-    links = []
-    for number, path in enumerate(paths):
-        stem = file_stem(path.stem)
-        links.append(folder / (path.name if stem == path.stem else f"{stem}-{number}{path.suffix}"))
-        link = links[-1]
+    folder.mkdir(parents=True, exist_ok=True)
+    links = [folder / name for name in link_names(paths)]
+    for path, link in zip(paths, links, strict=True):
+        if link.exists() or link.is_symlink():
+            raise GBiNetError(
+                f"{link} is in the way: no run of gbinet put it there, so it is not replaced; "
+                "move it away, or choose another output folder"
+            )
         try:
             link.symlink_to(path.resolve())
         except FileExistsError:
@@ -168,6 +196,15 @@ def _collect(paths: list[Path], folder: Path) -> list[Path]:
         except OSError:
             shutil.copyfile(path, link)
     return links
+
+
+def _follow(paths: list[Path], folder: Path) -> None:
+    """Links lead to the photos again, where these or the results were moved or copied."""
+    for path, name in zip(paths, link_names(paths), strict=True):
+        link = folder / name
+        if link.is_symlink() and link.readlink() != path.resolve():
+            link.unlink()
+            link.symlink_to(path.resolve())
 
 
 def _check_space(out: Path, count: int) -> None:

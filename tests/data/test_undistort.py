@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -151,3 +153,28 @@ def test_impossible_lenses_are_refused(params: list[float], tmp_path: Path) -> N
     lens = ColmapCamera(1, "SIMPLE_RADIAL", WIDTH, HEIGHT, np.array(params))
     with pytest.raises(FormatError, match=r"photo\.jpg.*no real lens"):
         undistorted_camera(tmp_path / "photo.jpg", lens)
+
+
+def test_an_undistorted_photo_follows_the_bytes_of_its_photo(tmp_path: Path) -> None:
+    """Not size or time: other pixels are undistorted anew; a touched or copied photo is found again."""
+    lens = ColmapCamera(1, "SIMPLE_RADIAL", 32, 24, np.array([30.0, 16.0, 12.0, 0.05]))
+    path = tmp_path / "photo.bmp"
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+    def rewritten(image: Path) -> Path:
+        undistorter = Undistorter(tmp_path, tmp_path / "cache")
+        made, _ = undistorter.rewrite("photo", Photo(image), lens, stored=False)
+        undistorter.remember()
+        return made.image
+
+    first, before = rewritten(path), path.stat()
+    os.utime(path)
+    (tmp_path / "copy").mkdir()
+    shutil.copy(path, tmp_path / "copy" / "photo.bmp")
+    assert rewritten(path) == rewritten(tmp_path / "copy" / "photo.bmp") == first
+    Image.fromarray(255 - pixels).save(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    second = rewritten(path)
+    assert path.stat().st_size == before.st_size and second != first
+    assert not np.array_equal(read_image(second), read_image(first))

@@ -249,3 +249,23 @@ def test_table_is_markdown():
 def test_records_that_are_broken_do_not_stop_a_score(tmp_path):
     (tmp_path / "run.json").write_text("{")
     assert provenance(tmp_path)["run"] == "run.json is not readable"
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf", "0", "-1"])
+def test_thresholds_are_numbers(tmp_path: Path, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_depth(tmp_path / "out" / "v.npz", np.ones((4, 4)))
+    write_depth(tmp_path / "truth" / "v.npy", np.ones((4, 4)))
+    folders = [str(tmp_path / "out"), str(tmp_path / "truth")]
+    assert main(["evaluate", "depth", *folders, "--thresholds", "1", bad]) == 2
+    assert "thresholds must be positive and finite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags", [["--thresholds", "nan"], ["--thresholds", "1", "inf"], ["--max-distance", "nan"]]
+)
+def test_distances_of_clouds_are_numbers(
+    tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_ply(tmp_path / "a.ply", PointCloud(torch.rand(9, 3)))
+    assert main(["evaluate", "cloud", str(tmp_path / "a.ply"), str(tmp_path / "a.ply"), *flags]) == 2
+    assert f"{flags[0]} must be positive and finite" in capsys.readouterr().err

@@ -142,7 +142,7 @@ def test_validations_and_checkpoints_come_when_they_are_due(
     train(config, tmp_path, stream=stream_of(planes), validation=[planes.batch(0, 1)])
     assert [line["step"] for line in log(tmp_path, "validation")] == [0, 0, 1, 2, 3]
     assert [p.name for p in sorted(tmp_path.glob("state-*"))] == ["state-00000003"]  # older ones are gone
-    assert not list(tmp_path.glob(".tmp*"))
+    assert not list(tmp_path.glob(".gbinet-tmp*"))
 
 
 def test_best_weights_stay_when_later_ones_are_worse(planes: PlaneSource, tiny: TrainConfig, tmp_path: Path):

@@ -73,9 +73,10 @@ def run(
         say(f"{len(points):,} points in {target}")
     else:
         from gbinet.formats.depth_files import read_confidence, read_depth, write_depth
+        from gbinet.formats.made_by import maker_of
 
         values = read_depth(source, scale_in)
-        write_depth(target, values, read_confidence(source), scale_out)
+        write_depth(target, values, read_confidence(source), scale_out, maker_of(source))
         say(f"depth map of {values.shape[1]}x{values.shape[0]} in {target}")
         known = values[values > 0]
         loss = 0.5 * scale_out / float(known.min()) if known.size else 0.0

@@ -51,6 +51,7 @@ def run(
     from gbinet.cli.say import say, say_notes
     from gbinet.inference.predictor import DepthConfig, estimate_depths
     from gbinet.model.gbinet import GBiNet
+    from gbinet.output import output_folder
 
     config = DepthConfig(
         max_size=size,
@@ -62,7 +63,7 @@ def run(
         max_memory=max_memory,
     )
     model = GBiNet.from_pretrained(weights)
-    with StageBars() as bars:
+    with output_folder(out, scene), StageBars() as bars:
         settings = pipeline.ReconstructConfig(depth=config, images=images)
         found, notes = pipeline.open_scene(scene, out, settings, bars)
         result = estimate_depths(

@@ -14,7 +14,7 @@ from gbinet.cli.evaluate_common import Device, finish, pick
 from gbinet.cli.evaluate_depth import depth
 from gbinet.cli.evaluate_tanks import tanks, tanks_upload
 from gbinet.cli.progress import progress_bar
-from gbinet.errors import FormatError
+from gbinet.errors import FormatError, check_positive
 from gbinet.formats.reading import read_json
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ def cloud(
         save_error_cloud,
     )
 
+    check_positive("--thresholds", *thresholds)
+    if math.isfinite(max_distance) or math.isnan(max_distance):
+        check_positive("--max-distance", max_distance)
     with progress_bar(prediction.stem) as progress:
         distances = compare_clouds(
             load_points(prediction),

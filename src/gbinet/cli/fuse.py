@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -74,9 +75,11 @@ def run(
     from gbinet.cli.say import say, say_notes
     from gbinet.data.load import load_scene
     from gbinet.inference.device import pick_device
+    from gbinet.output import is_output_folder, output_folder
 
     config = fusion.applied(FusionConfig(max_sources=max_sources))
-    if out.suffix.lower() != ".ply":
+    as_folder = out.suffix.lower() != ".ply"
+    if as_folder:
         out = out / "cloud.ply"
     found = load_scene(scene, images=images, masks=masks, max_sources=max_sources)
     maps = DepthFiles(found, depth, depth_scale)
@@ -84,7 +87,9 @@ def run(
         where = depth if depth is not None else scene
         raise SceneError(f"{where}: no depth map is named like a view, e.g. {found.views[0].name}.npz")
     mesher = None if mesh is None else Mesher(found, maps, mesh, config, mesh_voxel)
-    with StageBars() as bars:
+    # A file in some folder is nobody else's business; in an output folder, other runs may be at work.
+    whole = as_folder or is_output_folder(out.parent)
+    with output_folder(out.parent) if whole else nullcontext(), StageBars() as bars:
         result = fuse(
             found,
             maps,

@@ -6,7 +6,11 @@ import importlib
 import io
 import logging
 import os
+import signal
 import sys
+import threading
+from types import FrameType
+from typing import Any
 
 # Verb -> what it does. Each lives in gbinet/cli/<verb>.py as a typed function `run`, from which tyro derives
 # the flags, or as a dict of such functions (`gbinet evaluate dtu`). Heavy imports happen inside these
@@ -25,6 +29,9 @@ VERBS: dict[str, str] = {
     "convert": "scenes, depth maps and clouds from one format to another",
     "benchmark": "time and memory of a depth map on this machine: speed, memory",
 }
+
+
+_GO_ON = "Finished work is kept; start the same command again to go on."
 
 
 def usage() -> str:
@@ -71,6 +78,7 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s: %(message)s"
     )
+    before = _on_sigterm(_stop)
     try:
         module = importlib.import_module(f"gbinet.cli.{verb}")
         parse = tyro.extras.subcommand_cli_from_dict if isinstance(module.run, dict) else tyro.cli
@@ -80,15 +88,35 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
             raise
         print(f"gbinet {verb}: {error}", file=sys.stderr)
         return 2
+    except _Terminated:
+        print(f"\ngbinet {verb}: stopped by SIGTERM. {_GO_ON}", file=sys.stderr)
+        return 128 + signal.SIGTERM
     except KeyboardInterrupt:
-        print(f"\ngbinet {verb}: stopped. Start it again to go on; finished work is kept.", file=sys.stderr)
+        print(f"\ngbinet {verb}: stopped. {_GO_ON}", file=sys.stderr)
         return 130
     except (OSError, MemoryError) as error:
         if debug:
             raise
         print(f"gbinet {verb}: {str(error) or 'not enough memory'}", file=sys.stderr)
         return 2
+    finally:
+        _on_sigterm(before)
     return 0
+
+
+class _Terminated(BaseException):
+    """Somebody (a scheduler, a shutdown) asked us to end: like Ctrl-C, nothing may take it for an error."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _on_sigterm(handler: Any) -> Any:
+    """Set what SIGTERM does; returns what it did. Outside the main thread, nothing can be set."""
+    if threading.current_thread() is threading.main_thread():
+        return signal.signal(signal.SIGTERM, handler)
+    return handler
 
 
 if __name__ == "__main__":

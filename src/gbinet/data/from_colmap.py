@@ -70,6 +70,7 @@ def load_colmap(
             warnings.append(f"left out {shown(image.name)}: {error}")  # one broken photo costs one view
             continue
         kept.append(image)
+    undistorter.remember()
     if not views:
         raise SceneError(f"{images_at}: none of the {len(names)} images can be read; {warnings[0]}")
     points = sparse_points(model, kept)

@@ -19,7 +19,7 @@ INTERVAL_SCALE = 0.8
 PLANES = 256
 
 _CAM_NAME = re.compile(r"(.+)_cam\.txt")
-_DEPTH_FOLDERS = ("depths", "depth", "rendered_depth_maps", "depth_gt")
+DEPTH_FOLDERS = ("depths", "depth", "rendered_depth_maps", "depth_gt")
 _DEPTH_SUFFIXES = (".pfm", ".npz", ".png", ".tiff", ".tif")
 
 
@@ -140,7 +140,7 @@ def _pair_file(folder: Path, cams: Path) -> Path | None:
 
 
 def _depths_by_stem(folder: Path) -> dict[str, Path]:
-    for name in _DEPTH_FOLDERS:
+    for name in DEPTH_FOLDERS:
         place = folder / name
         if place.is_dir():
             return {p.stem: p for p in sorted(place.iterdir()) if p.suffix.lower() in _DEPTH_SUFFIXES}

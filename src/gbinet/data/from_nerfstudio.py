@@ -62,6 +62,7 @@ def load_nerfstudio(
             if error.path == path:
                 raise
             warnings.append(f"left out {shown(frame.file_path)}: {error}")
+    undistorter.remember()
     if not views:
         raise SceneError(f"{path}: none of its {len(names)} images can be read; {warnings[0]}")
     points = _points(inside, folder, transforms.ply_file_path, warnings)

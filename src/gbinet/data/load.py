@@ -10,13 +10,14 @@ import torch
 
 from gbinet.data import dtu, tanks
 from gbinet.data.from_colmap import Progress, load_colmap, model_folder
-from gbinet.data.from_mvsnet import INTERVAL_SCALE, is_mvsnet, load_mvsnet
+from gbinet.data.from_mvsnet import DEPTH_FOLDERS, INTERVAL_SCALE, is_mvsnet, load_mvsnet
 from gbinet.data.from_nerfstudio import load_nerfstudio, transforms_file
 from gbinet.data.from_rgbd import is_rgbd, load_rgbd
 from gbinet.data.views import is_mask_name
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.depth_files import read_depth
 from gbinet.formats.image import is_image_name
+from gbinet.formats.made_by import makers_of
 from gbinet.names import distinct_stems
 from gbinet.scene import (
     DepthRange,
@@ -84,12 +85,26 @@ def load_scene(
     }
     if kind not in readers:
         raise SceneError(f"'{kind}' is not a kind of scene; there are {', '.join(KINDS)}")
-    scene = readers[kind]()
+    scene = _without_predictions(readers[kind]())
     without = [view.name for view in scene.views if view.mask_path is None]
     if masks is not None and without:
         lack = f"{masks}: holds no mask for {len(without)} of {len(scene.views)} views (first: {without[0]})"
         scene = replace(scene, warnings=(*scene.warnings, lack))
     return completed(scene, depth_range=depth_range, max_sources=max_sources)
+
+
+def _without_predictions(scene: Scene) -> Scene:
+    """Depth maps of ours that lie where true ones would are no truth, and say nothing about the range."""
+    predicted = makers_of(view.depth_path for view in scene.views if view.depth_path is not None)
+    if not predicted:
+        return scene
+    places = sorted({str(path.parent) for path in predicted})
+    views = tuple(replace(v, depth_path=None) if v.depth_path in predicted else v for v in scene.views)
+    note = (
+        f"{len(predicted)} depth maps in {', '.join(places)} are predictions of gbinet, not true depth, and "
+        "are not read as such; to fuse or convert them, name their folder with --depth"
+    )
+    return replace(scene, views=views, warnings=(*scene.warnings, note))
 
 
 def recognise(folder: Path) -> str:
@@ -117,6 +132,22 @@ def recognise(folder: Path) -> str:
         f"{folder}: is no scene. Looked for a COLMAP model (sparse/0, sparse), transforms.json, MVSNet "
         "cameras (cams/*_cam.txt), an RGB-D folder (images, K.txt, poses.txt) and photos"
     )
+
+
+def is_scene_folder(name: str) -> bool:
+    """Whether readers look into a folder of this name for a part of a scene."""
+    known = (
+        *DEPTH_FOLDERS,
+        "images",
+        "blended_images",
+        "masks",
+        "mask",
+        "sparse",
+        "dense",
+        "colmap",
+        "stereo",
+    )
+    return name in known or name.startswith("cams")
 
 
 def _load_dtu(folder: Path, images: Path | None) -> Scene:

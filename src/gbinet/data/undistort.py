@@ -20,10 +20,12 @@ from gbinet.camera import Camera
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.colmap import ColmapCamera
 from gbinet.formats.depth_files import read_depth, write_depth
+from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.image import read_image, read_mask, write_image
 from gbinet.formats.limits import max_pixels
+from gbinet.formats.made_by import maker_of
 
-_VERSION = "1"  # part of every key: raise it when the resampling changes
+_VERSION = "2"  # part of every key: raise it when the resampling changes
 _ROWS = 1 << 20  # pixels whose rays are computed at a time
 
 
@@ -53,6 +55,7 @@ class Undistorter:
         self.root = root
         self._given = cache
         self._folder: Path | None = None
+        self._hashes: Fingerprints | None = None
         self._maps: dict[str, tuple[Pinhole, Tensor]] = {}  # the last lens's map; lenses come in runs
 
     @property
@@ -69,13 +72,24 @@ class Undistorter:
                 ) from error
         return self._folder
 
+    @property
+    def hashes(self) -> Fingerprints:
+        if self._hashes is None:
+            self._hashes = Fingerprints(self.folder / "fingerprints.json")
+        return self._hashes
+
+    def remember(self) -> None:
+        """Photos that do not change need not be read again by the next run."""
+        if self._hashes is not None:
+            self._hashes.save()
+
     def rewrite(self, name: str, photo: Photo, lens: ColmapCamera, *, stored: bool) -> tuple[Photo, Pinhole]:
         """The photo as a pinhole camera sees it, from the cache or made now.
 
         `stored`: the lens belongs to the pixels as they lie in the file, not to the upright image.
         """
         pinhole, grid = self._map(photo.image, lens)
-        stem = f"{name}-{_key(photo, lens, stored)}"
+        stem = f"{name}-{_key(photo, lens, stored, self.hashes)}"
         lossy = photo.image.suffix.lower() in (".jpg", ".jpeg")
         image = self.folder / f"{stem}{'.jpg' if lossy else '.png'}"
         mask = self.folder / f"{stem}-mask.png" if photo.mask else None
@@ -91,7 +105,7 @@ class Undistorter:
         if photo.depth and depth and not depth.is_file():
             values = read_depth(photo.depth, photo.depth_scale)
             # Smaller depth maps are common; they only need the same field of view.
-            write_depth(depth, _resample(values, grid, "nearest"))
+            write_depth(depth, _resample(values, grid, "nearest"), made_by=maker_of(photo.depth))
         return Photo(image, mask, depth), pinhole
 
     def _map(self, path: Path, lens: ColmapCamera) -> tuple[Pinhole, Tensor]:
@@ -165,13 +179,12 @@ def _check_size(path: Path, shape: tuple[int, ...], size: tuple[int, int]) -> No
         raise FormatError(path, f"is {shape[1]}x{shape[0]}, its camera says {size[0]}x{size[1]}")
 
 
-def _key(photo: Photo, lens: ColmapCamera, stored: bool) -> str:
-    """Changes whenever the result would: files (size and time stand for their bytes) and lens."""
+def _key(photo: Photo, lens: ColmapCamera, stored: bool, hashes: Fingerprints) -> str:
+    """Changes whenever the result would: with the bytes of the files and with the lens."""
     parts = [_VERSION, lens.model, lens.width, lens.height, lens.params.tolist(), stored, photo.depth_scale]
     for path in (photo.image, photo.mask, photo.depth):
         if path is not None:
-            state = path.stat()
-            parts += [path.name, state.st_size, state.st_mtime_ns]
+            parts += [path.name, hashes.of(path)]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gbinet.camera import pixel_centres
-from gbinet.errors import InputError, SceneError
+from gbinet.errors import InputError, SceneError, check_positive
 from gbinet.evaluation.depth import (
     THRESHOLDS,
     DepthErrors,
@@ -21,6 +21,7 @@ from gbinet.evaluation.depth import (
     depth_errors,
 )
 from gbinet.formats.depth_files import find_depth_file, read_confidence, read_depth
+from gbinet.formats.made_by import makers_of
 from gbinet.names import file_stem
 
 CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -75,12 +76,26 @@ def find_pairs(
         for name, (path, scale) in sorted(true.items())
         if (found := _find(folder, name)) is not None
     ]
+    _refuse_predictions(pairs)
     if not pairs:
         raise SceneError(
             f"{folder} and {truth} have no view in common; depth files must be named like the views "
             f"(here {', '.join(sorted(true)[:3])}, ...) and end in {', '.join(SUFFIXES)}"
         )
     return pairs
+
+
+def _refuse_predictions(pairs: Sequence[DepthPair]) -> None:
+    """Scores against a prediction say nothing: every depth map would look right."""
+    same = [pair.truth for pair in pairs if pair.truth.samefile(pair.depth)]
+    if same:
+        raise SceneError(f"{same[0]}: is given as prediction and as truth; give the true depth")
+    for path, maker in makers_of(pair.truth for pair in pairs).items():
+        weights = maker.get("weights_file") or maker.get("weights")
+        raise SceneError(
+            f"{path}: is a prediction (gbinet {maker.get('gbinet')}, weights {weights}), not true depth; "
+            "give the scene or the folder that holds the true depth"
+        )
 
 
 def _truths(truth: Path, scale: float, images: str | Path | None) -> dict[str, tuple[Path, float]]:
@@ -92,7 +107,10 @@ def _truths(truth: Path, scale: float, images: str | Path | None) -> dict[str, t
     scene = load_scene(truth, images=images)
     known = {v.name: (v.depth_path, v.depth_scale * scale) for v in scene.views if v.depth_path is not None}
     if not known:
-        raise SceneError(f"{truth}: this {scene.kind} scene has no true depth to compare with")
+        hints = [f"; {note}" for note in scene.warnings if "predictions" in note]
+        raise SceneError(
+            f"{truth}: this {scene.kind} scene has no true depth to compare with{''.join(hints)}"
+        )
     return known
 
 
@@ -188,8 +206,9 @@ class DepthEvaluation:
     """The scores of the views so far."""
 
     def __init__(self, thresholds: Sequence[float] = THRESHOLDS) -> None:
-        if not thresholds or not all(t > 0 for t in thresholds):
-            raise InputError(f"thresholds must be positive, got {list(thresholds)}")
+        if not thresholds:
+            raise InputError("at least one threshold is needed")
+        check_positive("thresholds", *thresholds)
         self.thresholds = tuple(thresholds)
         self.all, self.smooth = DepthTotals(thresholds), DepthTotals(thresholds)
         self.views: dict[str, DepthErrors] = {}

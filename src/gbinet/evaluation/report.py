@@ -30,7 +30,7 @@ RECORDS = ("run.json", "settings.json")
 # Parts of them that say how it went, not what made the result.
 _NOT_SETTINGS = (
     *("scene", "points", "warnings", "seconds", "network_seconds", "peak_memory_mib", "peak_gpu_memory_mib"),
-    *("computed", "kept", "failed", "encoded", "encoded_again", "tile"),
+    *("maps", "computed", "kept", "failed", "encoded", "encoded_again", "tile"),
 )
 _BINS = 100
 

@@ -1,8 +1,10 @@
-"""Files appear whole or not at all."""
+"""Files appear whole or not at all, also when the power fails."""
 
 from __future__ import annotations
 
 import errno
+import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,27 +22,72 @@ _REASONS = {
     errno.EEXIST: "a part of this path is a file, not a folder",
     errno.EISDIR: "this is a folder; give the name of a file",
     errno.ENAMETOOLONG: "the name is too long for the file system",
+    errno.ENOENT: "no folder can be made here; choose another place",  # e.g. in /proc
 }
+_TEMPORARY = re.compile(r"\.gbinet-tmp-[0-9a-f]{8}-.*", re.DOTALL)
+
+
+def write_error(path: Path, error: OSError) -> GBiNetError | None:
+    """What a user should read when `path` could not be written; None if there is nothing better to say."""
+    reason = _REASONS.get(error.errno or 0)
+    return GBiNetError(f"cannot write {path}: {reason}") if reason else None
 
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` (same suffix); rename it to `path` if the body succeeds.
 
+    The body writes a file there, or makes a folder.
     Parent folders are created. If the body fails, nothing is left behind and an older file stays as it was.
+    The bytes are on the disk before the name is: a power cut leaves the old file or the new one.
     """
     target = Path(path)
-    temporary = target.parent / f".tmp-{secrets.token_hex(4)}-{target.name[-80:]}"
+    temporary = target.parent / f".gbinet-tmp-{secrets.token_hex(4)}-{target.name[-80:]}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        _flush(temporary)
         temporary.replace(target)
+        _flush_folder(target.parent)
     except OSError as error:
         # Only failures of this very write: the body may also read other files, whose errors are not ours.
         ours = error.filename is None or Path(error.filename).parent in (target.parent, *target.parents)
-        if error.errno in _REASONS and ours:
-            raise GBiNetError(f"cannot write {target}: {_REASONS[error.errno]}") from error
+        ours &= error.errno != errno.ENOENT or not target.parent.is_dir()  # else, something else is not there
+        if ours and (said := write_error(target, error)) is not None:
+            raise said from error
         raise
     finally:
         with suppress(OSError):  # the folder itself may be out of reach; then the first error matters
             temporary.unlink(missing_ok=True)
+
+
+def remove_temporary(*folders: Path) -> list[Path]:
+    """Remove what `atomic_path` left behind in these very folders when its process was killed.
+
+    Only for who knows that nobody else writes there: see gbinet.formats.lock.
+    """
+    found = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    left = [path for path in found if _TEMPORARY.fullmatch(path.name) and not path.is_dir()]
+    for path in left:
+        path.unlink(missing_ok=True)
+    return left
+
+
+def _flush(path: Path) -> None:
+    """Bytes that the system still holds in memory go to the disk; of a folder, those of all its files."""
+    if path.is_dir():
+        for entry in path.iterdir():
+            _flush(entry)
+        return _flush_folder(path)
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    """The same for the names in a folder, where the system can do it (Windows and some networks cannot)."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -14,6 +14,7 @@ from torch import Tensor
 from gbinet.depthmap import DepthMap
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.colmap_array import write_colmap_array
+from gbinet.formats.made_by import record_maker
 from gbinet.formats.write_scene_colmap import copy_images, write_model
 from gbinet.formats.write_scene_files import DepthMaps, index_by_name
 from gbinet.scene import Scene, SparsePoints
@@ -34,6 +35,7 @@ def write_workspace(scene: Scene, folder: str | Path, depth_maps: DepthMaps) -> 
         rotation = depth_map.camera.cam_from_world[:3, :3].to(depth)
         normals = depth_map.normals().to(depth) @ rotation.T  # COLMAP's are in the frame of the camera
         file = f"{names[index]}.geometric.bin"
+        record_maker(folder / "stereo" / "depth_maps" / file, depth_map.made_by)
         write_colmap_array(folder / "stereo" / "depth_maps" / file, depth.cpu().numpy())
         write_colmap_array(folder / "stereo" / "normal_maps" / file, normals.cpu().numpy())
         ties.append(_some_points(depth_map))

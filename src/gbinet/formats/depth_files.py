@@ -2,7 +2,7 @@
 
 | suffix        | format                                                   |
 |---------------|----------------------------------------------------------|
-| `.npz`        | `depth` and perhaps `confidence`: what `gbinet` writes   |
+| `.npz`        | `depth`, `confidence`, `made_by`: what `gbinet` writes   |
 | `.npy`        | one array                                                |
 | `.pfm`        | portable float map                                       |
 | `.png`        | 16-bit integers: choose the scale (0.001 = millimetres)  |
@@ -30,11 +30,12 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
-from gbinet.errors import FormatError, GBiNetError, InputError
+from gbinet.errors import FormatError, GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.colmap_array import read_colmap_array, write_colmap_array
 from gbinet.formats.image import decoded, opened
 from gbinet.formats.limits import check_unpacked
+from gbinet.formats.made_by import KEY, Maker, as_array, maker_of, record_maker
 from gbinet.formats.openmvs import read_dmap
 from gbinet.formats.pfm import read_pfm, write_pfm
 from gbinet.formats.reading import is_file, open_sized
@@ -48,6 +49,7 @@ _MAX_NPY_HEADER = 10_000
 def read_depth(path: str | Path, scale: float = 1.0) -> Array:
     """Read a depth map -> float32 [H, W], 0 = unknown."""
     path = Path(path)
+    check_positive(f"{path}: the scale of stored depths", scale)
     values = _handler(_READERS, path)(path)
     if values.ndim == 3 and values.shape[-1] == 1:
         values = values[..., 0]
@@ -79,24 +81,30 @@ def read_depth_map(path: str | Path, camera: Camera, scale: float = 1.0) -> Dept
         torch.from_numpy(depth),
         camera.resized(width, height),
         None if confidence is None else torch.from_numpy(confidence),
+        maker_of(path),
     )
 
 
 def write_depth(
-    path: str | Path, depth: Array | Tensor, confidence: Array | Tensor | None = None, scale: float = 1.0
+    path: str | Path,
+    depth: Array | Tensor,
+    confidence: Array | Tensor | None = None,
+    scale: float = 1.0,
+    made_by: Maker | None = None,
 ) -> Path:
-    """Write a depth map [H, W]; confidence is kept only by `.npz`."""
+    """Write a depth map [H, W]; confidence is kept only by `.npz`. `made_by`: what predicted it, if so."""
     path = Path(path)
     values = _to_array(depth)
     if values.ndim != 2 or values.size == 0:
         raise InputError(f"{path}: a depth map is [H, W], got {list(values.shape)}")
-    if not scale > 0:
-        raise InputError(f"{path}: the scale of stored depths must be positive, got {scale:g}")
+    check_positive(f"{path}: the scale of stored depths", scale)
     values = _clean(values, 1.0 / scale)
     if path.suffix.lower() == ".npz":
-        _write_npz(path, values, None if confidence is None else _to_array(confidence))
+        _write_npz(path, values, None if confidence is None else _to_array(confidence), made_by)
     else:
-        _handler(_WRITERS, path)(path, values)
+        write = _handler(_WRITERS, path)
+        record_maker(path, made_by)
+        write(path, values)
     return path
 
 
@@ -202,7 +210,7 @@ def _read_npz_depth(path: Path) -> Array:
     return depth
 
 
-def _write_npz(path: Path, depth: Array, confidence: Array | None) -> None:
+def _write_npz(path: Path, depth: Array, confidence: Array | None, made_by: Maker | None) -> None:
     arrays = {"depth": depth}
     if confidence is not None:
         if confidence.shape != depth.shape:
@@ -210,6 +218,8 @@ def _write_npz(path: Path, depth: Array, confidence: Array | None) -> None:
                 f"{path}: confidence is {list(confidence.shape)}, the depth map {list(depth.shape)}"
             )
         arrays["confidence"] = confidence.astype(np.float32)
+    if made_by is not None:
+        arrays[KEY] = as_array(made_by)
     with atomic_path(path) as temporary:
         np.savez(temporary, **arrays)  # type: ignore[arg-type]  # the stubs forget keyword arrays
 

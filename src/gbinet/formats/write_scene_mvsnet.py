@@ -31,7 +31,8 @@ def write_mvsnet(scene: Scene, folder: str | Path, depth_maps: DepthMaps = ()) -
     _write_text(folder / "pair.txt", pair_text(scene))
     numbers = index_by_name(scene.views)
     for view, depth_map in depth_maps:
-        write_depth(folder / "depths" / f"{numbers[view.name]:08d}.pfm", depth_map.depth)
+        path = folder / "depths" / f"{numbers[view.name]:08d}.pfm"
+        write_depth(path, depth_map.depth, made_by=depth_map.made_by)
     return folder
 
 

@@ -40,7 +40,7 @@ def write_nerfstudio(
     suffix = _depth_suffix(scene)
     for view, depth_map in depth_maps:
         name = f"depths/{safe_name(view)}{suffix}"
-        write_depth(folder / name, depth_map.depth, scale=DEPTH_SCALE)
+        write_depth(folder / name, depth_map.depth, scale=DEPTH_SCALE, made_by=depth_map.made_by)
         frames[indices[view.name]]["depth_file_path"] = name
     contents: dict[str, Any] = {"camera_model": "OPENCV", **_shared_intrinsics(frames), "frames": frames}
     if cloud is None and scene.points is not None and len(scene.points.xyz):

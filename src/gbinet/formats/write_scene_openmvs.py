@@ -14,6 +14,7 @@ import torch
 
 from gbinet.camera import Camera
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.made_by import record_maker
 from gbinet.formats.openmvs import opencv_intrinsics, write_dmap
 from gbinet.formats.write_scene_colmap import copy_images, tracks_of
 from gbinet.formats.write_scene_files import DepthMaps, copy_mask, index_by_name
@@ -31,8 +32,10 @@ def write_openmvs(scene: Scene, folder: str | Path, depth_maps: DepthMaps = ()) 
     indices = index_by_name(scene.views)
     for view, depth_map in depth_maps:
         index = indices[view.name]
+        path = folder / f"depth{index:04d}.dmap"
+        record_maker(path, depth_map.made_by)
         write_dmap(
-            folder / f"depth{index:04d}.dmap",
+            path,
             depth_map,
             (view.camera.width, view.camera.height),
             names[index],

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from gbinet.depthmap import DepthMap
-from gbinet.errors import FormatError, GBiNetError, InputError
+from gbinet.errors import FormatError, GBiNetError, InputError, check_finite, check_positive
 from gbinet.formats.image import read_image, read_mask
 from gbinet.formats.ply import PlyWriter
 from gbinet.fusion.consistency import agree, strips
@@ -48,16 +48,16 @@ class FusionConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_reprojection", "max_relative_depth", "min_views", "max_sources", "cached_maps"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"fusion: {name} must be positive, got {getattr(self, name)}")
+            check_positive(f"fusion: {name}", getattr(self, name))
         for name in ("min_confidence", "blank_confidence"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"fusion: {name} must lie in 0..1, got {getattr(self, name)}")
-        if self.voxel_size is not None and not self.voxel_size > 0:
-            raise InputError(f"fusion: voxel_size must be positive, got {self.voxel_size}")
-        if self.box is not None and any(
-            low >= high for low, high in zip(self.box[:3], self.box[3:], strict=True)
-        ):
+        if self.voxel_size is not None:
+            check_positive("fusion: voxel_size", self.voxel_size)
+        if self.box is None:
+            return
+        check_finite("fusion: the six numbers of box", *self.box)
+        if any(low >= high for low, high in zip(self.box[:3], self.box[3:], strict=True)):
             raise InputError(f"fusion: box must be x0 y0 z0 x1 y1 z1 with x0 < x1 and so on, got {self.box}")
 
 

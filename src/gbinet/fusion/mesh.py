@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from gbinet.errors import GBiNetError, InputError
+from gbinet.errors import GBiNetError, check_positive
 from gbinet.formats.atomic import atomic_path
 from gbinet.fusion.fuse import DepthSource, FusedView, FusionConfig, colours
 from gbinet.pointcloud import PointCloud
@@ -65,8 +65,7 @@ class TsdfMesh:
         voxel: float,
         box: tuple[float, float, float, float, float, float] | None = None,
     ) -> None:
-        if not voxel > 0:
-            raise InputError(f"mesh: the edge of a voxel must be positive, got {voxel:g}")
+        check_positive("mesh: the edge of a voxel", voxel)
         self.o3d, self.voxel, self.box = open3d(), voxel, box
         # open3d computes in float32 and loses scenes far from their origin: the grid stands at a camera.
         self.origin = scene.views[0].camera.centre.double()

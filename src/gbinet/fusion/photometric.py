@@ -7,6 +7,7 @@ check. Such pixels have no texture of their own, or are burnt out.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -34,15 +35,18 @@ def trusted(
 
 
 def texture(photo: Tensor) -> Tensor:
-    """Standard deviation of grey in the window around each pixel, [H, W], in levels."""
-    grey = photo.float().mean(-1)[None, None]  # [1, 1, H, W]
-    grey = grey - grey.mean()  # smaller squares lose fewer digits
-    mean, square = _window_mean(grey), _window_mean(grey * grey)
-    return (square - mean * mean).clamp(min=0).sqrt()[0, 0]
+    """Standard deviation of grey in the window around each pixel, [H, W], in levels.
+
+    Sums of whole numbers are exact in whatever order they are added: the same pixels pass on every machine.
+    """
+    grey = photo.float().sum(-1)[None, None]  # [1, 1, H, W] three times the grey level, 0..765
+    count, total, squares = (_window_sum(v).long() for v in (torch.ones_like(grey), grey, grey * grey))
+    spread = count * squares - total * total  # count^2 times the variance
+    return (spread.float().sqrt() / (3 * count))[0, 0]
 
 
-def _window_mean(values: Tensor) -> Tensor:
-    """[1, 1, H, W]: first along rows, then along columns; only what lies inside the image counts."""
+def _window_sum(values: Tensor) -> Tensor:
+    """[1, 1, H, W]: first along rows, then along columns; below 2^24, and so exact in float32."""
     half = WINDOW // 2
-    rows = F.avg_pool2d(values, (1, WINDOW), 1, (0, half), count_include_pad=False)
-    return F.avg_pool2d(rows, (WINDOW, 1), 1, (half, 0), count_include_pad=False)
+    rows = F.avg_pool2d(values, (1, WINDOW), 1, (0, half), divisor_override=1)
+    return F.avg_pool2d(rows, (WINDOW, 1), 1, (half, 0), divisor_override=1)

@@ -1,105 +1,223 @@
-"""Settings beside results: finished depth maps are kept, and never mixed with those of other settings."""
+"""What belongs to depth maps on disk: the settings they were made with, and what each was made from.
+
+Every map carries a key: a hash of the settings, of the weights, of its range, of the photos it was made from
+(their bytes) and of their cameras. A map whose key is still right is finished; one whose key is not, or that
+is damaged, is computed again. Masks have no part in it: they act in fusion, which always starts afresh.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from gbinet.camera import Camera
 from gbinet.errors import FormatError, GBiNetError
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.fingerprint import Fingerprints
+from gbinet.formats.made_by import maker_of
 from gbinet.formats.reading import read_json
 from gbinet.model.config import GBiNetConfig
 from gbinet.provenance import maker
-from gbinet.scene import Scene
+from gbinet.scene import Scene, View
 
 if TYPE_CHECKING:
     from gbinet.inference.predictor import DepthConfig
 
 FILE = "settings.json"
+HASHES = "fingerprints.json"
+_ADVICE = "choose another output folder, or --overwrite to replace them"
+_State = Literal["absent", "finished", "changed", "damaged", "foreign"]
 _NO_EFFECT = ("device", "max_memory", "cache_memory")  # settings that do not change the depth
 
 
 class Finished:
-    """The settings of the depth maps in a folder."""
+    """The depth maps in a folder: which are finished, and whose they are.
+
+    `settings.json` lists the names of all that were ever written (or are about to be): nothing else in the
+    folder is ever replaced or removed.
+    """
 
     def __init__(self, folder: Path, scene: Scene, model: torch.nn.Module, config: DepthConfig) -> None:
         self.folder = folder
-        values = {k: v for k, v in asdict(config).items() if k not in _NO_EFFECT}
-        self.maps = [folder / f"{view.name}.npz" for view in scene.views]
+        self.kept: set[int] = set()  # indices of views whose map is finished
+        self.notes: list[str] = []
         self.maker = maker(model)
-        values["weights"] = self.maker.weights
-        network = getattr(model, "config", None)  # bins, read-out, confidence: no tensor tells them
-        if isinstance(network, GBiNetConfig):
-            values["configuration of the network"] = network.to_dict()
-        values["photos and cameras"] = fingerprint_scene(scene)
-        self.settings: dict[str, Any] = json.loads(json.dumps(values))
+        self._views = scene.views
+        self._range = config.depth_range
+        self.settings = _settings(model, config, self.maker.weights)
+        self._hashes = Fingerprints(folder / HASHES)
+        self._photos = self._hashes.of_all(view.image_path for view in scene.views)
+        self._names = [f"{view.name}.npz" for view in scene.views]
+        self._begun = False  # whether files of ours in the folder are this run's
+
+    # ---- keys ----
+
+    def mark(self, index: int, asked: int) -> dict[str, object]:
+        """What the map of a view says about itself. `asked`: views that were looked at, itself included."""
+        return {
+            "program": "gbinet",
+            **self.maker.to_dict(),
+            "inputs": self._key(index, asked),
+            "asked": asked,
+            "photo": self._photos[self._views[index].image_path],
+        }
+
+    def _key(self, index: int, asked: int) -> str:
+        """Changes with every byte that the map is made from, and with nothing else."""
+        view = self._views[index]
+        near_far = self._range or view.depth_range
+        digest = hashlib.blake2b(json.dumps(self.settings, sort_keys=True).encode(), digest_size=16)
+        digest.update(repr(None if near_far is None else (near_far.near, near_far.far)).encode())
+        for used in self._candidates(view)[:asked]:  # in this order, up to the last that was looked at
+            digest.update(self._photos[used.image_path].encode())
+            digest.update(_camera_bytes(used.camera))
+        return digest.hexdigest()
+
+    def _candidates(self, view: View) -> list[View]:
+        return [view, *(self._views[i] for i in view.best_sources())]
+
+    # ---- the folder ----
 
     def check(self, overwrite: bool) -> None:
-        """Compare with the settings that are stored; store ours in a new folder.
+        """Find the finished maps and make room for the others; maps of other settings need `overwrite`.
 
         `made_by` is not compared: another version of the software may go on with what is left, and is added.
         """
-        path = self.folder / FILE
-        stored = _read(path)
-        makers = stored.pop("made_by", []) if stored else []
-        makers = makers if isinstance(makers, list) else []
-        if stored == self.settings:
-            if self.maker.to_dict() not in makers and not all(path.exists() for path in self.maps):
-                self._store(path, [*makers, self.maker.to_dict()])
-            return
-        if stored is not None or any(self.folder.glob("**/*.npz")):
-            if not overwrite:
-                raise GBiNetError(self._difference(stored))
-            for old in self.folder.glob("**/*.npz"):
-                old.unlink()
-        self._store(path, [self.maker.to_dict()])
+        stored = _read(self.folder / FILE)
+        makers, recorded = stored.pop("made_by", []), _names(stored.pop("maps", []))
+        states = self._states(recorded)
+        self.kept = {i for i, name in enumerate(self._names) if states[name] == "finished"}
+        unfit = [name for name, state in states.items() if state in ("changed", "damaged")]
+        same = stored == self.settings
+        if not same:  # whatever else was made with the old settings
+            others = recorded - set(self._names)
+            unfit += [name for name in others if (self.folder / name).exists() and not self._foreign(name)]
+        if not overwrite and unfit and not same:
+            raise GBiNetError(f"{self.folder} holds depth maps {self._difference(stored)}; {_ADVICE}")
+        if not overwrite and unfit and self._of_other_photos(unfit):
+            raise GBiNetError(f"{self.folder} holds depth maps of other photos; {_ADVICE}")
+        self._begun = True
+        self._store(makers if same and isinstance(makers, list) else [], recorded | set(self._names))
+        for name in unfit:  # the record is written: who is killed here finds them again
+            (self.folder / name).unlink()
+        if same:
+            self._note(states)
+        self._hashes.save()
 
-    def _store(self, path: Path, makers: list[dict[str, object]]) -> None:
-        with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps({**self.settings, "made_by": makers}, indent=2) + "\n")
+    def give_up(self) -> None:
+        """After a failure: without any map, our own files in the folder mean nothing."""
+        recorded = _names(_read(self.folder / FILE).get("maps", []))
+        if self._begun and not any((self.folder / name).exists() for name in recorded):
+            for name in (FILE, HASHES):
+                (self.folder / name).unlink(missing_ok=True)
 
-    def _difference(self, stored: dict[str, Any] | None) -> str:
-        if stored is None:
-            what = "whose settings are not known"
-        else:
-            keys = [k for k in self.settings if stored.get(k) != self.settings[k]]
-            changes = [_change(k, stored.get(k), self.settings[k]) for k in keys]
-            what = f"made with other settings ({', '.join(changes)})"
-        return (
-            f"{self.folder} holds depth maps {what}; "
-            "choose another output folder, or --overwrite to replace them"
-        )
+    def _states(self, recorded: set[str]) -> dict[str, _State]:
+        """Name of a view's map -> how it is; an error if one is not ours."""
+        with ThreadPoolExecutor(4, "check") as pool:
+            states = dict(zip(self._names, pool.map(self._state, range(len(self._names))), strict=True))
+        replaceable = recorded | {name for name, state in states.items() if state in ("absent", "finished")}
+        alien = [name for name, state in states.items() if state == "foreign" or name not in replaceable]
+        if alien:
+            raise GBiNetError(
+                f"{self.folder / alien[0]} is in the way ({len(alien)} such files): no run into this folder "
+                "wrote it, so it is not replaced; move it away, or choose another output folder"
+            )
+        return states
+
+    def _state(self, index: int) -> _State:
+        path = self.folder / self._names[index]
+        if not path.exists():
+            return "absent"
+        if self._foreign(self._names[index]):
+            return "foreign"
+        mark, view = maker_of(path), self._views[index]
+        if mark is None or not _intact(path):
+            return "damaged"
+        asked = mark.get("asked")
+        if not isinstance(asked, int) or not 0 < asked <= len(self._candidates(view)):
+            return "changed"
+        return "finished" if mark.get("inputs") == self._key(index, asked) else "changed"
+
+    def _foreign(self, name: str) -> bool:
+        """A good file that does not say that it is ours."""
+        return maker_of(self.folder / name) is None and _intact(self.folder / name)
+
+    def _of_other_photos(self, unfit: list[str]) -> bool:
+        """Whether nothing here belongs to this scene: then it was meant for another folder."""
+        made_from = {mark.get("photo") for name in unfit if (mark := maker_of(self.folder / name))}
+        return not self.kept and bool(made_from) and made_from.isdisjoint(self._photos.values())
+
+    def _store(self, makers: list[dict[str, object]], names: set[str]) -> None:
+        if self.maker.to_dict() not in makers and len(self.kept) < len(self._names):
+            makers = [*makers, self.maker.to_dict()]
+        content = {**self.settings, "made_by": makers, "maps": sorted(names)}
+        if content != _read(self.folder / FILE):
+            with atomic_path(self.folder / FILE) as temporary:
+                temporary.write_text(json.dumps(content, indent=2) + "\n")
+
+    def _note(self, states: dict[str, _State]) -> None:
+        reasons = {"changed": "what they are made from has changed", "damaged": "their files were damaged"}
+        for state, reason in reasons.items():
+            names = [name.removesuffix(".npz") for name, found in states.items() if found == state]
+            if names:
+                shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+                count = f"{len(names)} of {len(states)} depth maps"
+                self.notes.append(f"{count} had to be computed again, because {reason}: {shown}")
+
+    def _difference(self, stored: dict[str, Any]) -> str:
+        keys = [k for k in self.settings if stored.get(k) != self.settings[k]]
+        changes = [_change(k, stored.get(k), self.settings[k]) for k in keys]
+        return f"made with other settings ({', '.join(changes)})"
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    if not os.path.lexists(path):
-        return None
+def _settings(model: torch.nn.Module, config: DepthConfig, weights: str) -> dict[str, Any]:
+    """What decides the depth of every view alike, as JSON gives it back."""
+    values = {k: v for k, v in asdict(config).items() if k not in _NO_EFFECT}
+    values["weights"] = weights
+    network = getattr(model, "config", None)  # bins, read-out, confidence: no tensor tells them
+    if isinstance(network, GBiNetConfig):
+        values["configuration of the network"] = network.to_dict()
+    settings: dict[str, Any] = json.loads(json.dumps(values))
+    return settings
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What is stored; nothing, where that cannot be read."""
     try:
         content = read_json(path)
-    except FormatError:
-        return {}  # garbled: equal to nothing
+    except (OSError, FormatError):
+        return {}
     return content if isinstance(content, dict) else {}
 
 
+def _names(values: object) -> set[str]:
+    """Names of depth maps below the folder: a record that somebody changed must not lead out of it."""
+    names = [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
+    return {n for n in names if n.endswith(".npz") and not {"..", "/"} & {*PurePosixPath(n).parts}}
+
+
+def _intact(path: Path) -> bool:
+    """Whether all bytes of an .npz are as they were written."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except Exception:  # broken archives fail in many ways
+        return False
+
+
+def _camera_bytes(camera: Camera) -> bytes:
+    numbers = [n.double().cpu().contiguous().numpy().tobytes() for n in (camera.K, camera.cam_from_world)]
+    return b"".join(numbers) + f"{camera.width}x{camera.height}".encode()
+
+
 def _change(key: str, old: object, new: object) -> str:
-    if key in ("weights", "configuration of the network", "photos and cameras"):
+    if key in ("weights", "configuration of the network"):
         return f"other {key}"
     return f"{key} {old} there, {new} now"
-
-
-def fingerprint_scene(scene: Scene) -> str:
-    """Changes with every camera, range, neighbour and with the size of every photo."""
-    digest = hashlib.sha256()
-    for view in scene.views:
-        numbers = [view.camera.K, view.camera.cam_from_world]
-        digest.update(b"".join(n.double().cpu().contiguous().numpy().tobytes() for n in numbers))
-        sources = [s.index for s in view.sources]
-        size = view.image_path.stat().st_size if view.image_path.exists() else 0
-        digest.update(repr((view.name, view.camera.width, view.depth_range, sources, size)).encode())
-    return digest.hexdigest()[:16]

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,9 +18,11 @@ from torch import Tensor
 from gbinet import kernels
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
-from gbinet.errors import GBiNetError, InputError, SceneError
+from gbinet.errors import GBiNetError, InputError, SceneError, check_positive
+from gbinet.formats.atomic import remove_temporary
 from gbinet.formats.depth_files import read_depth_map, write_depth
 from gbinet.formats.image import read_image
+from gbinet.formats.lock import locked
 from gbinet.inference import tiles
 from gbinet.inference.device import (
     Precision,
@@ -70,8 +72,9 @@ class DepthConfig:
             raise InputError(f"views must be at least 2 (a reference and a source), got {self.views}")
         if self.stages is not None and self.stages < 1:
             raise InputError(f"stages must be at least 1, got {self.stages}")
-        if self.max_memory is not None and not self.max_memory > 0:
-            raise InputError(f"max_memory must be positive (GiB), got {self.max_memory}")
+        if self.max_memory is not None:
+            check_positive("max_memory (GiB)", self.max_memory)
+        check_positive("cache_memory (GiB)", self.cache_memory)
 
 
 @dataclass
@@ -115,18 +118,24 @@ def estimate_depths(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> DepthRun:
-    """Write a depth map for every view to `out`; finished ones with the same settings are kept.
+    """Write a depth map for every view to `out`; finished ones are kept as long as their photos, cameras,
+    ranges, weights and settings are the same.
 
     A view that cannot be done (broken image, no neighbour) is reported and left out. Depth maps of other
-    settings in the same folder are an error unless `overwrite`.
+    settings in the same folder are an error unless `overwrite`. One run at a time writes to a folder.
     """
     config = config or DepthConfig()
     if len(scene.views) < 2:
         raise SceneError(f"{scene.root}: depth needs at least 2 photos, this scene has {len(scene.views)}")
-    finished = Finished(out, scene, model, config)
-    finished.check(overwrite)
-    worker = _Worker(scene, model, config, DepthFolder(scene, out))
-    return worker.run(progress)
+    with locked(out):
+        remove_temporary(out, *{DepthFolder(scene, out).path(i).parent for i in range(len(scene.views))})
+        finished = Finished(out, scene, model, config)
+        try:
+            finished.check(overwrite)
+            return _Worker(scene, model, config, DepthFolder(scene, out), finished).run(progress)
+        except BaseException:
+            finished.give_up()
+            raise
 
 
 class _NoRoomError(GBiNetError):
@@ -136,12 +145,15 @@ class _NoRoomError(GBiNetError):
 class _Worker:
     """One pass over a scene: the state that reading, encoding, searching and writing share."""
 
-    def __init__(self, scene: Scene, model: GBiNet, config: DepthConfig, folder: DepthFolder) -> None:
-        self.scene, self.config, self.folder = scene, config, folder
+    def __init__(
+        self, scene: Scene, model: GBiNet, config: DepthConfig, folder: DepthFolder, finished: Finished
+    ) -> None:
+        self.scene, self.config, self.folder, self.finished = scene, config, folder, finished
         self.device = pick_device(config.device)
         self.dtype = pick_precision(config.precision, self.device)
         self.model = _ready(model, self.device, self.dtype, config.max_memory)
         self.result = DepthRun(device=str(self.device), precision=str(self.dtype).removeprefix("torch."))
+        self.result.warnings += finished.notes
         self.tile = self._first_tile()
         self.result.tile = self.tile
         storage = self._cache_storage()
@@ -158,8 +170,8 @@ class _Worker:
         began = time.perf_counter()
         sources = [view.best_sources() for view in self.scene.views]
         order = visiting_order([s[: self.config.views - 1] for s in sources])
-        todo = [i for i in order if not self.folder.path(i).exists()]
-        self.result.kept = [self.scene.views[i].name for i in order if self.folder.path(i).exists()]
+        todo = [i for i in order if i not in self.finished.kept]
+        self.result.kept = [self.scene.views[i].name for i in order if i in self.finished.kept]
         done = len(order) - len(todo)
         writes: list[Future[Path]] = []
         try:
@@ -198,9 +210,11 @@ class _Worker:
             return None
         features: list[tiles.Features] = []
         cameras: list[Camera] = []
+        asked = 0
         for candidate in (index, *view.best_sources()):
             if len(features) == self.config.views:
                 break
+            asked += 1
             found = self._features(candidate)
             if found is not None:
                 features.append(found)
@@ -211,7 +225,8 @@ class _Worker:
         if len(features) < 2:
             self.result.failed[view.name] = "none of its neighbours can be read"
             return None
-        return self._search(features, cameras, near_far)
+        found_depth = self._search(features, cameras, near_far)
+        return replace(found_depth, made_by=self.finished.mark(index, asked))
 
     # ---- steps ----
 
@@ -264,7 +279,8 @@ class _Worker:
         return DepthMap(depth.cpu(), cameras[0], confidence.cpu())
 
     def _write(self, index: int, depth_map: DepthMap) -> Path:
-        path = write_depth(self.folder.path(index), depth_map.depth, depth_map.confidence)
+        path = self.folder.path(index)
+        write_depth(path, depth_map.depth, depth_map.confidence, made_by=depth_map.made_by)
         self.result.computed.append(self.scene.views[index].name)
         return path
 

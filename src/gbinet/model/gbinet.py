@@ -24,6 +24,7 @@ from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.refiner import Refiner, candidates
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.search import SearchState
+from gbinet.model.shares import shares
 from gbinet.model.strategies import State, Strategy, strategy_of
 from gbinet.model.warp import travel
 from gbinet.scene import DepthRange
@@ -46,7 +47,7 @@ class Stage:
     @property
     def probabilities(self) -> Tensor:
         """[B, D, h, w] float32."""
-        return self.logits.float().softmax(1)
+        return shares(self.logits.float())
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gbinet.model.layers import add_into
 from gbinet.model.search import nearest_and_farthest
+from gbinet.model.shares import shares
 from gbinet.model.smoothing import smoothed
 
 SMOOTHINGS = 4  # from none to the strongest
@@ -57,7 +58,7 @@ class Refiner(nn.Module):
             hidden = add_into(layer(hidden).relu_(), hidden)
         said = self.output(hidden).float()  # [B, candidates + 1 (+ 1), h, w]
         del hidden
-        share = said[:, : self.candidates].softmax(1)
+        share = shares(said[:, : self.candidates])
         # Differences to the first, not places: of thousands of cells float32 keeps few digits.
         mixed = (share * (places - places[:, :1])).sum(1)
         refined: Tensor = places[:, 0] + mixed + said[:, self.candidates]

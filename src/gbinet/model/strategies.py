@@ -16,6 +16,7 @@ from torch import Tensor
 from gbinet.errors import InputError
 from gbinet.model import search
 from gbinet.model.search import SearchGrid, SearchState
+from gbinet.model.shares import shares
 from gbinet.model.smoothing import smoothed
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class BinarySearch:
         logits, smoothing = logits.detach(), self.smoothing_of(state.stage + 1)
         if smoothing is None:
             return search.descend(state, logits.max(1).indices)
-        place = search.expected_place(state, logits.float().softmax(1))
+        place = search.expected_place(state, shares(logits.float()))
         return search.settle(state, smoothed(place, *smoothing))
 
     def depth(self, state: SearchState) -> Tensor:
@@ -178,7 +179,7 @@ class DenseSearch:
         return self.grid.to_depth(positions, state.depth_range)
 
     def descend(self, state: DenseState, logits: Tensor) -> DenseState:
-        probabilities = logits.detach().float().softmax(1)
+        probabilities = shares(logits.detach().float())
         return replace(state, stage=state.stage + 1, position=self._expected_position(state, probabilities))
 
     def depth(self, state: DenseState) -> Tensor:

@@ -1,0 +1,142 @@
+"""One writer per folder: a lock file that says who writes, and that dies with its process.
+
+The operating system holds the lock (flock), so that nothing is left to clean up when a process is killed, and
+Linux passes it on to NFS servers. Where there is no such lock (Windows, some network file systems), the
+process that the file names is looked for instead: on this machine by number and start time; one on another
+machine counts as alive until somebody deletes the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gbinet.errors import GBiNetError
+from gbinet.formats.atomic import write_error
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+FILE = ".gbinet.lock"
+_NO_LOCKS_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else writes to `folder` inside this block, or a GBiNetError says who does.
+
+    The folder is created; one that was not there before and is still empty at the end is removed again.
+    """
+    path = folder / FILE
+    try:
+        created = [p for p in (folder, *folder.parents) if not p.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = _acquire(path)
+    except OSError as error:
+        raise write_error(folder, error) or error from error
+    try:
+        yield
+    finally:
+        # First the name, then the lock: whoever waits finds that its file has no name, and starts afresh.
+        with suppress(OSError):
+            os.ftruncate(handle, 0)  # an empty one is nobody's, where open files cannot be removed (Windows)
+            path.unlink()
+        os.close(handle)
+        with suppress(OSError):  # not empty
+            for parent in created:
+                parent.rmdir()
+
+
+def _acquire(path: Path) -> int:
+    """An open, locked file that bears the name `path`."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(path, handle)
+            if _same(path, handle):
+                _write_holder(handle)
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # the last holder removed it in the meantime
+
+
+def _lock(path: Path, handle: int) -> None:
+    holder = _read_holder(path)
+    if fcntl is not None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno not in _NO_LOCKS_HERE:
+                raise _in_use(path, holder) from error
+    if holder and _alive(holder):
+        raise _in_use(path, holder)
+
+
+def _same(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _in_use(path: Path, holder: dict[str, Any]) -> GBiNetError:
+    who = "another process"
+    if holder:
+        who = f"process {holder.get('process')} on {holder.get('machine')} (since {holder.get('since')})"
+    advice = "wait until it has ended, or choose another output folder"
+    if fcntl is None or (holder and holder.get("machine") != socket.gethostname()):
+        advice += f"; if it is long gone, delete {path}"
+    return GBiNetError(f"{path.parent}: {who} is writing here; {advice}")
+
+
+# ---- the holder --------------------------------------------------------------------------------------------
+
+
+def _write_holder(handle: int) -> None:
+    holder = {
+        "process": os.getpid(),
+        "machine": socket.gethostname(),
+        "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+        "process_started": _process_started(os.getpid()),
+        "command": " ".join(sys.argv),
+    }
+    os.ftruncate(handle, 0)
+    os.write(handle, (json.dumps(holder, indent=2) + "\n").encode())
+
+
+def _read_holder(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _alive(holder: dict[str, Any]) -> bool:
+    """Whether the process that wrote this may still run."""
+    if holder.get("machine") != socket.gethostname() or not Path("/proc/self/stat").exists():
+        return True  # nobody can know
+    started = _process_started(holder.get("process"))
+    return started is not None and started == holder.get("process_started")
+
+
+def _process_started(number: object) -> str | None:
+    """When a process of this machine began, in the system's own count; None if there is no such process."""
+    try:
+        after_name = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2]
+        return after_name.split()[19]  # field 22: clock ticks since the machine was started
+    except (OSError, IndexError):
+        return None

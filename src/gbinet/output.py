@@ -1,0 +1,53 @@
+"""The folder that a run writes to: apart from the scene, one writer at a time, no traces of killed runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gbinet.data.load import is_scene_folder
+from gbinet.errors import InputError
+from gbinet.formats.atomic import remove_temporary
+from gbinet.formats.lock import FILE as LOCK_FILE
+from gbinet.formats.lock import locked
+from gbinet.scene import Scene
+
+_RESULTS = ("depth", "undistorted", "export", "stages")  # folders that runs make in their output folder
+_SCENE = "sfm"  # one more, which is a scene of its own
+
+
+@contextmanager
+def output_folder(out: Path, scene: Scene | str | Path | None = None) -> Iterator[None]:
+    """`out` belongs to this run inside the block; a GBiNetError if another run has it, or the scene does."""
+    if scene is not None:
+        _check_apart(out, scene.root if isinstance(scene, Scene) else Path(scene))
+    with locked(out):
+        below = [Path(base) for name in (*_RESULTS, _SCENE) for base, _, _ in os.walk(out / name)]
+        remove_temporary(out, *below)
+        yield
+
+
+def is_output_folder(folder: Path) -> bool:
+    """Whether runs wrote to a folder before, or one is at it."""
+    return any((folder / name).exists() for name in ("run.json", "depth/settings.json", LOCK_FILE))
+
+
+def _check_apart(out: Path, root: Path) -> None:
+    """Predictions must not lie where readers look for what belongs to a scene."""
+    here, there = out.resolve(), root.resolve()
+    example = f"choose another folder, e.g. -o {root / 'result'}"
+    if here == there:
+        raise InputError(
+            f"{out} is the scene itself, and its files and the results must not be mixed; {example}"
+        )
+    if here.is_relative_to(there):
+        taken = [part for part in here.relative_to(there).parts if is_scene_folder(part)]
+        if taken:
+            raise InputError(
+                f"{out} lies in the scene, in a folder '{taken[0]}' where photos, cameras or true depth are "
+                f"looked for; {example}"
+            )
+    elif there.is_relative_to(here) and (part := there.relative_to(here).parts[0]) in _RESULTS:
+        raise InputError(f"the scene {root} lies in {out / part}, where results go; choose another folder")
