@@ -113,6 +113,6 @@ def test_real_photos_get_poses_and_keep_them(shared: Path, tmp_path: Path) -> No
 def test_a_nearly_full_disk_is_said_before_it_hurts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shifted_photos(tmp_path / "photos", 2, 10)
     usage = shutil.disk_usage(tmp_path)._replace(free=5 << 20)
-    monkeypatch.setattr("gbinet.sfm.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("gbinet.sfm.pose.shutil.disk_usage", lambda _: usage)
     with pytest.raises(GBiNetError, match="12 MiB of disk, 5 MiB are free"):
         pose_photos(tmp_path / "photos", tmp_path / "sfm")

@@ -10,6 +10,7 @@ import tyro
 
 from gbinet.inference.device import Precision
 from gbinet.scene import DepthRange
+from gbinet.sfm.cameras import CameraSharing
 
 
 def run(
@@ -20,6 +21,7 @@ def run(
     views: int = 5,
     stages: int | None = None,
     depth_range: tuple[float, float] | None = None,
+    camera: CameraSharing | None = None,
     device: str = "auto",
     precision: Precision = "auto",
     max_memory: float | None = None,
@@ -36,6 +38,8 @@ def run(
         views: Photos per depth map, the reference included.
         stages: Search stages, instead of what the weights were trained for.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
+        camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
+            per-folder also reads the folders in the folder.
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         max_memory: GiB that the network may use; larger images are cut into tiles.
@@ -60,8 +64,8 @@ def run(
     )
     model = GBiNet.from_pretrained(weights)
     with StageBars() as bars:
-        settings = pipeline.ReconstructConfig(depth=config)
-        found, notes = pipeline.open_scene(scene, out, settings, bars)
+        settings = pipeline.ReconstructConfig(depth=config, camera=camera)
+        found, notes, posed = pipeline.open_scene(scene, out, settings, bars)
         result = estimate_depths(
             found,
             model,
@@ -76,6 +80,8 @@ def run(
             shown = partial(bars, "stages")
             write_stages_report(found, model, out / "depth", out / "stages", config, progress=shown)
     failures = [f"view {name} was left out: {reason}" for name, reason in result.failed.items()]
+    if posed is not None:
+        print(posed.summary())
     print_warnings([*notes, *found.warnings, *result.warnings, *failures])
     done, time = len(result.computed) + len(result.kept), pipeline.duration(result.seconds)
     print(f"{done} depth maps ({len(result.kept)} were there already) in {time}: {out / 'depth'}")

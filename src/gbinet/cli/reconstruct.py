@@ -11,6 +11,7 @@ import tyro
 from gbinet.cli.fusion_options import AS_IS, FusionFlags
 from gbinet.inference.device import Precision
 from gbinet.scene import DepthRange
+from gbinet.sfm.cameras import CameraSharing
 
 
 def run(
@@ -23,6 +24,7 @@ def run(
     depth_range: tuple[float, float] | None = None,
     fusion: FusionFlags = AS_IS,
     masks: Path | None = None,
+    camera: CameraSharing | None = None,
     device: str = "auto",
     precision: Precision = "auto",
     max_memory: float | None = None,
@@ -42,6 +44,8 @@ def run(
         views: Photos per depth map, the reference included.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
         masks: Folder of masks named like the photos; black is ignored.
+        camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
+            per-folder also reads the folders in the folder.
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         max_memory: GiB that the network may use; larger images are cut into tiles.
@@ -69,6 +73,7 @@ def run(
         depth=replace(config.depth, **given(depth)),
         fusion=fusion.applied(config.fusion),
         masks=masks,
+        camera=camera,
         export=export,
         mesh=mesh,
         mesh_voxel=mesh_voxel,
@@ -76,6 +81,8 @@ def run(
     model = GBiNet.from_pretrained(weights)
     with StageBars() as bars:
         result = pipeline.run(photos, model, out, config, overwrite=overwrite, progress=bars)
+    if result.poses is not None:
+        print(result.poses.summary())
     print_warnings(result.warnings)
     if result.depth.kept:
         print(

@@ -16,6 +16,8 @@ from gbinet.formats.image import ImageHeader, is_image_name
 
 Array = NDArray[np.float64]
 
+MASKS = ("masks", "mask")  # folders of masks beside the images
+
 
 def checked_camera(
     path: Path, K: Array, cam_from_world: Array, size: tuple[int, int], position: str = ""
@@ -81,7 +83,7 @@ class MaskFinder:
     def __init__(self, root: Path, images: Path, given: Path | None) -> None:
         if given is not None and not given.is_dir():
             raise SceneError(f"{given}: there is no such folder of masks")
-        places = [given] if given else [root / "masks", root / "mask", images.parent / "masks"]
+        places = [given] if given else [*(root / name for name in MASKS), images.parent / "masks"]
         self.images = images
         # A set of names per folder: asking the file system for every spelling of every image is slow.
         self.names = {place: _names_below(place) for place in dict.fromkeys(places) if place.is_dir()}

@@ -20,7 +20,7 @@ from gbinet.errors import FormatError, InputError
 from gbinet.formats.atomic import atomic_path
 
 # Only formats whose decoders do nothing but decode (Pillow's EPS reader, for one, starts another program).
-_READABLE = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP")
+READABLE = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP")
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".pnm", ".webp"})
 
 # A few kilobytes can claim a picture of any size. Beyond this (13,000 x 13,000) a file is refused unread.
@@ -70,7 +70,7 @@ def read_image(path: Path, *, stored: bool = False) -> NDArray[np.uint8]:  # [H,
     with _open(path) as image:
         header = _header(image)
         pixels = _to_rgb(path, _decoded(path, image))
-    return np.ascontiguousarray(pixels if stored else _upright(pixels, header.orientation))
+    return np.ascontiguousarray(pixels if stored else upright(pixels, header.orientation))
 
 
 def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDArray[np.bool_]:  # [H, W]
@@ -90,7 +90,7 @@ def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDA
         else:
             mask = np.asarray(decoded.convert("RGB")).max(axis=-1) > (127 if lossy else 0)
     if not stored:
-        mask = _upright(mask, header.orientation)
+        mask = upright(mask, header.orientation)
     return _fit_mask(path, np.ascontiguousarray(mask), size)
 
 
@@ -114,7 +114,7 @@ def write_image(path: Path, pixels: NDArray[np.generic], *, quality: int = 95) -
 
 def _open(path: Path) -> Image.Image:
     try:
-        image = Image.open(path, formats=_READABLE)
+        image = Image.open(path, formats=READABLE)
     except FileNotFoundError as error:
         raise FormatError(path, "there is no such file") from error
     except Image.DecompressionBombError as error:
@@ -176,7 +176,7 @@ def _to_rgb(path: Path, image: Image.Image) -> NDArray[np.uint8]:  # [H, W, 3]
     return np.asarray(image.convert("RGB"))
 
 
-def _upright(pixels: NDArray[T], orientation: int) -> NDArray[T]:
+def upright(pixels: NDArray[T], orientation: int) -> NDArray[T]:
     """Apply an EXIF orientation to [H, W, ...]."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.swapaxes(0, 1)
