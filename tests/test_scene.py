@@ -19,9 +19,6 @@ from gbinet.scene import (
     SparsePoints,
     View,
     coverage,
-    range_from_depths,
-    ranges_from_cameras,
-    ranges_from_points,
     rank_by_geometry,
     rank_by_tracks,
 )
@@ -123,51 +120,3 @@ def test_coverage_is_the_share_that_two_sources_see() -> None:
     assert shares[3] == 0.0
     one = replace(views[0], sources=views[0].sources[:1])
     assert coverage([one, *views[1:]])[0] == 0.0  # one source is not two
-
-
-@given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=200), st.floats(0.01, 100))
-def test_range_holds_nearly_all_depths_and_scales_with_them(depths: list[float], scale: float) -> None:
-    values = torch.tensor(depths, dtype=torch.float64)
-    found = range_from_depths(values)
-    assert found is not None
-    inside = ((values >= found.near) & (values <= found.far)).double().mean()
-    assert inside >= 0.97
-    scaled = range_from_depths(values * scale)
-    assert scaled is not None
-    assert (scaled.near, scaled.far) == pytest.approx((found.near * scale, found.far * scale), rel=1e-9)
-
-
-def test_range_ignores_outliers_and_impossible_depths() -> None:
-    good = torch.linspace(2, 4, 1000, dtype=torch.float64)
-    bad = torch.tensor([-5.0, 0.0, math.nan, math.inf, 1e6, 1e-6], dtype=torch.float64)
-    found = range_from_depths(torch.cat([good, bad]))
-    assert found is not None and 1.0 < found.near < 2 and 4 < found.far < 5
-    assert range_from_depths(bad[:4]) is None
-
-
-def test_ranges_from_points_with_and_without_tracks() -> None:
-    cameras = ring(3, 10.0)
-    xyz = torch.rand(300, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
-    every = tracks([[0, 1, 2]] * 300)
-    with_tracks = ranges_from_points(cameras, SparsePoints(xyz, None, every.view_index, every.track_start))
-    without = ranges_from_points(cameras, SparsePoints(xyz))
-    for a, b in zip(with_tracks, without, strict=True):
-        assert a is not None and a == b and 2.5 < a.near < 4 < a.far < 5.5
-    # A view that sees nothing has no range.
-    two = tracks([[0, 1]] * 300)
-    assert ranges_from_points(cameras, two)[2] is None
-
-
-@given(st.floats(0.01, 1000))
-def test_guess_from_cameras_holds_the_thing_they_look_at(radius: float) -> None:
-    for found in ranges_from_cameras(ring(12, 15.0, radius)):
-        assert found.near < 0.8 * radius and 1.25 * radius < found.far
-
-
-def test_guess_from_cameras_side_by_side_or_alone() -> None:
-    shift = torch.tensor([0.3, 0, 0], dtype=torch.float64)
-    ahead = torch.tensor([0.0, 0, 5], dtype=torch.float64)
-    row = [look_at(i * shift, i * shift + ahead) for i in range(5)]
-    assert all(r.near < 3 < 10 < r.far for r in ranges_from_cameras(row))
-    assert len(ranges_from_cameras(row[:1])) == 1
-    assert len(ranges_from_cameras([row[0]] * 3)) == 3  # all in one place

@@ -13,6 +13,7 @@ from gbinet.data.from_colmap import Progress, load_colmap, model_folder
 from gbinet.data.from_mvsnet import INTERVAL_SCALE, is_mvsnet, load_mvsnet
 from gbinet.data.from_nerfstudio import load_nerfstudio, transforms_file
 from gbinet.data.from_rgbd import is_rgbd, load_rgbd
+from gbinet.data.ranges import range_from_depths, ranges_from_cameras, ranges_from_points
 from gbinet.data.views import MASKS, is_mask_name
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.depth_files import read_depth
@@ -22,9 +23,6 @@ from gbinet.scene import (
     Scene,
     SourceView,
     View,
-    range_from_depths,
-    ranges_from_cameras,
-    ranges_from_points,
     rank_by_geometry,
     rank_by_tracks,
 )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gbinet.camera import Camera
 from gbinet.errors import FormatError, SceneError
-from gbinet.formats.image import ImageHeader, is_image_name
+from gbinet.formats.image import is_image_name
 
 Array = NDArray[np.float64]
 
@@ -42,15 +42,15 @@ def checked_camera(
     return Camera(torch.from_numpy(K / K[2, 2]), torch.from_numpy(cam_from_world.copy()), *size)
 
 
-def turned_upright(camera: Camera, header: ImageHeader) -> Camera:
+def turned_upright(camera: Camera, orientation: int) -> Camera:
     """The camera of the upright image, from the camera of the stored pixels (EXIF 1, 3, 6, 8)."""
     turn = {
         1: np.eye(3),
         3: np.diag([-1.0, -1.0, 1.0]),
         6: np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]),  # stored (x, y) goes to (height - y, x)
         8: np.array([[0.0, 1, 0], [-1, 0, 0], [0, 0, 1]]),  # stored (x, y) goes to (y, width - x)
-    }[header.orientation]
-    width, height = header.size
+    }[orientation]
+    width, height = (camera.height, camera.width) if orientation >= 5 else (camera.width, camera.height)
     shift = np.eye(3)
     shift[:2, 2] = np.maximum(-(turn[:2, :2] @ [camera.width, camera.height]), 0)
     turn_t = torch.from_numpy(turn)
