@@ -34,7 +34,7 @@ def read_reference(path: Path) -> tuple[Array, NDArray[np.uint8] | None]:
         cloud = read_ply(path)
         return cloud.xyz.double().numpy(), None if cloud.rgb is None else cloud.rgb.numpy()
     try:
-        import laspy
+        import laspy  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise GBiNetError(f"{path}: to read it, `pip install 'laspy[lazrs]'`") from error
     found = laspy.read(path)
@@ -82,7 +82,8 @@ def covered(reference: Array, xyz: Array) -> float:
 
 
 def _keys(cells: NDArray[np.int64]) -> NDArray[np.int64]:
-    return (cells[:, 0] << 40) + (cells[:, 1] << 20) + (cells[:, 2] if cells.shape[1] == 3 else 0)
+    keys: NDArray[np.int64] = (cells * (1 << 20) ** np.arange(cells.shape[1])).sum(1)
+    return keys
 
 
 def utm(latitude: float, longitude: float) -> tuple[float, float]:

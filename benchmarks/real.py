@@ -1,6 +1,6 @@
 """Real scenes, reconstructed as a user would and judged by all that is known about them.
 
-    python benchmarks/real.py ../shared/scenes/brighton-beach ../shared/scenes/fountain-P11 --keep runs --out real.json
+    python benchmarks/real.py ../shared/scenes/brighton-beach ../shared/scenes/fountain-P11 --keep runs
 
 Each scene (bare photos or posed) goes through `gbinet reconstruct`. Reported per scene:
 
@@ -12,8 +12,8 @@ Each scene (bare photos or posed) goes through `gbinet reconstruct`. Reported pe
                 distances after alignment (.laz needs `pip install 'laspy[lazrs]'`)
     seconds     of every phase
 
-With --keep, results stay in a folder per scene, and a second call takes them up. --finished only measures what
-lies there.
+With --keep, results stay in a folder per scene, and a second call takes them up. --finished only measures
+what lies there.
 """
 
 from __future__ import annotations
