@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from test_outcome import GOOD
 
 from gbinet.data.load import load_scene
 from gbinet.errors import GBiNetError, SceneError
 from gbinet.pipeline import has_poses
 from gbinet.sfm import pose_photos
+from gbinet.sfm.pose import VERSION
 
 pytest.importorskip("pycolmap")
 
@@ -87,11 +89,13 @@ def test_a_finished_result_is_found_again(tmp_path: Path) -> None:
     out = tmp_path / "sfm"
     (out / "sparse" / "0").mkdir(parents=True)
     sizes = [[p.name, p.stat().st_size] for p in sorted((tmp_path / "photos").iterdir())]
-    content = {"photos": sizes, "placed": ["p0.png"], "missing": ["p1.png"], "broken": [], "copies": []}
+    lists = {"placed": ["p0.png"], "missing": ["p1.png"], "broken": [], "copies": []}
+    content = {"photos": sizes, "camera": "auto", "version": VERSION, **lists, "outcome": GOOD.to_dict()}
     (out / "sfm.json").write_text(json.dumps(content))
     result = pose_photos(tmp_path / "photos", out)
     assert result.placed == ("p0.png",)
-    assert result.warnings() == ["1 of 2 photos could not be placed: p1.png"]
+    assert result.warnings()[-1] == "1 of 2 photos could not be placed: p1.png"
+    assert result.outcome == GOOD
 
 
 @pytest.mark.slow

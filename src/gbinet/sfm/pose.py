@@ -24,7 +24,7 @@ from gbinet.sfm.outcome import ADVICE, Outcome, absurd_photos, listed, no_model,
 Progress = Callable[[int, int, str], None]  # done, total, what
 
 _PHOTO_BYTES = 6 << 20  # of disk per photo: 2 MiB of features and matches, and as much again while they grow
-_VERSION = 2  # of what this module does: results of another one are not taken over
+VERSION = 2  # of what this module does: results of another one are not taken over
 _LISTS = ("placed", "missing", "broken", "copies")  # of PosedPhotos, as sfm.json holds them
 
 
@@ -90,7 +90,7 @@ def pose_photos(
     state = {
         "photos": [[p.name, p.path.stat().st_size] for p in distinct],
         "camera": camera or "auto",
-        "version": _VERSION,
+        "version": VERSION,
     }
     if (finished := _finished(out, state)) is not None:
         return finished
