@@ -82,7 +82,7 @@ def test_what_is_known_decides() -> None:
     assert plan(photos(nowhere * 90)) == "all"
     frames = [InputPhoto(Path(), f"frame_{i:05d}.png", (4, 3), Exif()) for i in range(0, 900, 3)]
     assert plan(frames) == "sequence"
-    assert plan([InputPhoto(Path(), f"{i * i}x.png", (4, 3), Exif()) for i in range(300)]) == "looks"
+    assert plan([InputPhoto(Path(), f"{i**3}x.png", (4, 3), Exif()) for i in range(300)]) == "looks"
 
 
 def test_numbers_that_run_on_are_a_sequence() -> None:

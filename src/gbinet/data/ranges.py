@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -49,7 +50,11 @@ def _usable(depths: Tensor) -> Tensor:
 # network's bins are equal in 1/depth, where this costs little: far away nearly nothing.
 
 _NEAR_ROOM = 1.6  # the nearest point is this many times as far away as the near end
-_FAR_ROOM = 3.0  # the far end is this many times as far away as the farthest point
+_FAR_ROOM = (
+    1.4,
+    3.0,
+)  # the far end is so many times as far away as the farthest point: with many points, few
+_FEW_POINTS = 100  # in sight of a view; the more there are, the less is beyond them
 _OUTSIDE = 0.005  # share of the points at either end that may be wrong
 _LONELY = 0.33  # a near point is wrong too if it is less than this times as far as the second next,
 _MOST_LONELY = 0.03  # for at most this share of the points
@@ -87,8 +92,16 @@ def _depths_in_sight(camera: Camera, xyz: Tensor) -> Tensor:
     return depth[(depth > 0) & (pixels >= 0).all(-1) & (pixels <= limits).all(-1)]
 
 
-def _ends(depths: Tensor) -> tuple[float, float] | None:
-    """The nearest and the farthest of the depths that can be believed."""
+@dataclass(frozen=True)
+class _Ends:
+    """The nearest and the farthest of some depths that can be believed."""
+
+    near: float
+    far: float
+    count: int
+
+
+def _ends(depths: Tensor) -> _Ends | None:
     ordered = _usable(depths).sort().values
     last = len(ordered) - 1
     if last < 0:
@@ -97,16 +110,20 @@ def _ends(depths: Tensor) -> tuple[float, float] | None:
     # A wrong point right before the camera costs most: it takes nearly all bins.
     while first < _MOST_LONELY * last and ordered[first] < _LONELY * ordered[min(first + 2, last)]:
         first += 1
-    return float(ordered[first]), float(ordered[math.ceil((1 - _OUTSIDE) * last)])
+    return _Ends(float(ordered[first]), float(ordered[math.ceil((1 - _OUTSIDE) * last)]), last + 1)
 
 
-def _with_room(sight: tuple[float, float] | None, own: tuple[float, float] | None) -> DepthRange | None:
-    """A range around the ends of a view's own points and of all points in its sight."""
-    if sight is None or own is None:
-        known = sight or own
-        return None if known is None else DepthRange(known[0] / _NEAR_ROOM, known[1] * _FAR_ROOM)
-    near, far = min(sight[0], own[0]), max(own[1], min(sight[1], _BEYOND * own[1]))
-    return DepthRange(near / _NEAR_ROOM, far * _FAR_ROOM)
+def _with_room(sight: _Ends | None, own: _Ends | None) -> DepthRange | None:
+    """A range around a view's own points and all others in its sight."""
+    known = own or sight
+    if known is None:
+        return None
+    near, far = known.near, known.far
+    if sight is not None:
+        near, far = min(near, sight.near), max(far, min(sight.far, _BEYOND * far))
+    least, most = _FAR_ROOM
+    room = 1 + (most - 1) * math.sqrt(_FEW_POINTS / known.count)
+    return DepthRange(near / _NEAR_ROOM, far * min(max(room, least), most))
 
 
 # ---- from cameras alone ------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def is_sequence(names: Sequence[str]) -> bool:
     if len(matches) < len(names) or len({match[1] for match in matches}) > 1:
         return False
     steps = np.diff(sorted(int(match[2]) for match in matches))
-    return bool(len(steps) and np.mean(steps <= 2 * np.median(steps)) >= 0.9)
+    return bool(len(steps) and np.mean(steps <= max(2, np.median(steps))) >= 0.8)
 
 
 def all_pairs(count: int) -> list[Pair]:
