@@ -57,7 +57,7 @@ def tracks(seen_by: list[list[int]], seed: int = 0) -> SparsePoints:
 def slow_scores(
     cameras: list[Camera], points: SparsePoints, seen_by: list[list[int]]
 ) -> dict[tuple[int, int], float]:
-    """MVSNet's double loop, as written in its paper's code."""
+    """MVSNet's double loop, as written in its paper's code, times the value of the scale."""
     scores: dict[tuple[int, int], float] = {}
     for point, views in zip(points.xyz, seen_by, strict=True):
         for a in set(views):
@@ -67,6 +67,9 @@ def slow_scores(
                 angle = math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
                 sigma = 1.0 if angle <= 5 else 10.0
                 value = math.exp(-((angle - 5) ** 2) / (2 * sigma**2))
+                value *= math.exp(
+                    -(math.log2(float(first.norm() / second.norm())) ** 2) / 2
+                )  # one focal length
                 scores[a, b] = scores.get((a, b), 0.0) + value
     return scores
 
@@ -120,3 +123,30 @@ def test_coverage_is_the_share_that_two_sources_see() -> None:
     assert shares[3] == 0.0
     one = replace(views[0], sources=views[0].sources[:1])
     assert coverage([one, *views[1:]])[0] == 0.0  # one source is not two
+
+
+@pytest.mark.parametrize("by", ["tracks", "geometry"])
+def test_a_neighbour_at_the_same_scale_is_worth_more(by: str) -> None:
+    """Two neighbours at the same angle: one as far away, one at three times the distance."""
+    near = ring(3, 6.0)
+    far = ring(3, -6.0, 12.0)[1]
+    cameras = [near[0], near[1], far]
+    if by == "tracks":
+        ranked = rank_by_tracks(cameras, tracks([[0, 1, 2]] * 50))
+    else:
+        ranked = rank_by_geometry(
+            cameras, [DepthRange(3.5, 4.5), DepthRange(3.5, 4.5), DepthRange(11.5, 12.5)]
+        )
+    scores = {source.index: source.score for source in ranked[0]}
+    assert scores[1] > 2 * scores[2] > 0
+
+
+def test_a_longer_lens_makes_up_for_distance() -> None:
+    near, far = ring(3, 6.0), ring(3, -6.0, 12.0)[1]
+    K = far.K.clone()
+    K[:2, :2] *= 3
+    short, long = (
+        rank_by_tracks([near[0], near[1], camera], tracks([[0, 1, 2]] * 50))[0][-1].score
+        for camera in (far, replace(far, K=K))
+    )
+    assert long == pytest.approx(short * math.exp(math.log2(3) ** 2 / 2), rel=0.1)

@@ -103,7 +103,8 @@ def visiting_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
 #
 # MVSNet's score of a pair of views: every point that both see adds exp(-(angle - 5)^2 / (2 sigma^2)), where
 # the angle (degrees) is the one under which the point sees the two cameras: about 5 degrees is best; smaller
-# ones lose value quickly (sigma 1), larger ones slowly (sigma 10).
+# ones lose value quickly (sigma 1), larger ones slowly (sigma 10). Times the same of the scale: photos that
+# show a thing twice as large or half as large are worth 0.6 of one at the same scale.
 
 BEST_ANGLE = 5.0
 SIGMA_BELOW = 1.0
@@ -120,14 +121,29 @@ def angle_score(cosine: Tensor) -> Tensor:
     return torch.exp(-((angle - BEST_ANGLE) ** 2) / (2 * sigma**2))
 
 
+def scale_score(size: Tensor, other: Tensor) -> Tensor:
+    """Value of a point for a pair of views, from how large each of them shows it."""
+    return torch.exp(-((size / other).log2() ** 2) / 2)
+
+
+def _magnification(cameras: Sequence[Camera]) -> Tensor:
+    """[V] how large a thing one unit away is shown, as a share of the photo's longer side.
+
+    Not pixels: photos of all sizes are resized to one before they are compared.
+    """
+    shares = [float(camera.K[0, 0]) / max(camera.width, camera.height) for camera in cameras]
+    return torch.tensor(shares, dtype=torch.float64)
+
+
 def rank_by_tracks(
     cameras: Sequence[Camera], points: SparsePoints, max_sources: int = 10
 ) -> list[tuple[SourceView, ...]]:
-    """Best source views of each view by MVSNet's score over the points that both observe."""
+    """Best source views of each view by the score above over the points that both observe."""
     if points.view_index is None or points.track_start is None:
         raise InputError("ranking by tracks needs points that know which views observe them")
     count = len(cameras)
     centres = torch.stack([camera.centre for camera in cameras]).double()  # [V, 3]
+    magnification = _magnification(cameras)
     point, view = observations(points)
     lengths = torch.bincount(point, minlength=len(points.xyz))  # [P]
     starts = lengths.cumsum(0) - lengths  # [P]
@@ -140,8 +156,9 @@ def rank_by_tracks(
         for block in of_length.split(max(1, _PAIRS_AT_ONCE // length**2)):
             seen_by = view[starts[block][:, None] + torch.arange(length)]  # [N, L]
             rays = centres[seen_by] - points.xyz[block].double()[:, None]  # [N, L, 3]
-            rays = rays / rays.norm(dim=-1, keepdim=True).clamp_min(1e-300)
-            values = angle_score(rays @ rays.mT)  # [N, L, L]
+            distance = rays.norm(dim=-1).clamp_min(1e-300)  # [N, L]
+            rays, sizes = rays / distance[..., None], magnification[seen_by] / distance
+            values = angle_score(rays @ rays.mT) * scale_score(sizes[:, :, None], sizes[:, None])  # [N, L, L]
             keys = seen_by[:, :, None] * count + seen_by[:, None, :]  # [N, L, L]
             scores += torch.bincount(keys.reshape(-1), values.reshape(-1), minlength=count * count)
     scores = scores.reshape(count, count)
@@ -172,7 +189,7 @@ def rank_by_geometry(
     if count < 2:
         return [() for _ in cameras]
     batch, sizes = camera_batch(cameras)
-    centres = batch.centre  # [V, 3]
+    centres, magnification = batch.centre, _magnification(cameras)  # [V, 3], [V]
     # Far-away cameras see other things; looking at the nearest ones keeps this linear in the number of views.
     width = min(_CANDIDATES, count - 1)
     distance = torch.cdist(centres, centres).fill_diagonal_(torch.inf)
@@ -187,9 +204,11 @@ def rank_by_geometry(
         others = candidates[index]
         seen, depth = batch[others].project(points.expand(width, -1, -1))  # [C, 27, 2], [C, 27]
         inside = (depth > 0) & (seen >= 0).all(-1) & (seen <= sizes[others][:, None]).all(-1)
-        to_ref = torch.nn.functional.normalize(centres[index] - points, dim=-1)  # [27, 3]
-        to_other = torch.nn.functional.normalize(centres[others][:, None] - points, dim=-1)  # [C, 27, 3]
-        values = angle_score((to_other * to_ref).sum(-1))
+        to_ref, to_other = centres[index] - points, centres[others][:, None] - points  # [27, 3], [C, 27, 3]
+        near_ref, near_other = to_ref.norm(dim=-1), to_other.norm(dim=-1).clamp_min(1e-300)  # [27], [C, 27]
+        cosine = (to_other * to_ref).sum(-1) / (near_ref * near_other)
+        own, other = magnification[index] / near_ref, magnification[others][:, None] / near_other
+        values = angle_score(cosine) * scale_score(own, other)
         scores[index] = (values * inside).sum(-1)
     best = scores.topk(min(max_sources, width), dim=1)
     return _as_sources(candidates.gather(1, best.indices), best.values)
