@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,9 @@ import pytest
 from PIL import Image
 from wall_photos import save_turned, wall_photos
 
+from gbinet.cli.main import main
 from gbinet.data.load import load_scene
+from gbinet.formats.depth_files import read_depth
 from gbinet.formats.exif import Exif
 from gbinet.formats.image import read_image
 from gbinet.sfm import PosedPhotos, pose_photos
@@ -113,3 +117,20 @@ def test_a_tiff_on_its_side_is_rewritten(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((30, 40, 3), np.uint8)).save(tmp_path / "a.tif", exif=exif)
     found = input_photo(tmp_path / "a.tif", "a.tif")
     assert found.rewritten and found.size == (30, 40)
+
+
+def test_report_and_record_say_what_came_of_it(
+    turned: tuple[Path, PosedPhotos, list[np.ndarray]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole way, at a small size: poses that are there already are taken up."""
+    folder, posed, _ = turned
+    shutil.copytree(folder / "sfm", folder / "out" / "sfm", symlinks=True)
+    main(["reconstruct", str(folder / "photos"), "-o", str(folder / "out"), "--size", "96", "--views", "2"])
+    assert posed.summary() in capsys.readouterr().out
+    record = json.loads((folder / "out" / "run.json").read_text())
+    assert record["poses"]["placed"] == list(posed.placed) and len(record["poses"]["cameras"]) == 3
+    assert record["seconds"]["poses"] > 0 and record["poses"]["error"] < 1
+    text = (folder / "out" / "report.html").read_text()
+    assert "photos posed" in text and "Structure from motion" in text and "reprojection error" in text
+    depth = read_depth(folder / "out" / "depth" / "a photo 6.npz")
+    assert depth.shape[1] > depth.shape[0]  # it was stored on its side

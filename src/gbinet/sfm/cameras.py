@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from gbinet.formats.exif import Exif, read_exif
-from gbinet.formats.image import read_header
+from gbinet.formats.image import read_header, read_image
 
 CameraSharing = Literal["shared", "per-folder", "per-photo"]
 
@@ -34,6 +34,8 @@ def input_photo(path: Path, name: str) -> InputPhoto:
     """
     header, exif = read_header(path), read_exif(path)
     rewritten = header.orientation in _MIRRORED or exif.orientation != header.orientation
+    if rewritten:
+        read_image(path)  # pixels that are broken are said now
     return InputPhoto(path, name, header.size if rewritten else header.stored_size, exif, rewritten)
 
 
