@@ -19,9 +19,6 @@ from gbinet.scene import (
     SparsePoints,
     View,
     coverage,
-    range_from_depths,
-    ranges_from_cameras,
-    ranges_from_points,
     rank_by_geometry,
     rank_by_tracks,
 )
@@ -60,7 +57,7 @@ def tracks(seen_by: list[list[int]], seed: int = 0) -> SparsePoints:
 def slow_scores(
     cameras: list[Camera], points: SparsePoints, seen_by: list[list[int]]
 ) -> dict[tuple[int, int], float]:
-    """MVSNet's double loop, as written in its paper's code."""
+    """MVSNet's double loop, as written in its paper's code, times the value of the scale."""
     scores: dict[tuple[int, int], float] = {}
     for point, views in zip(points.xyz, seen_by, strict=True):
         for a in set(views):
@@ -70,6 +67,9 @@ def slow_scores(
                 angle = math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
                 sigma = 1.0 if angle <= 5 else 10.0
                 value = math.exp(-((angle - 5) ** 2) / (2 * sigma**2))
+                value *= math.exp(
+                    -(math.log2(float(first.norm() / second.norm())) ** 2) / 2
+                )  # one focal length
                 scores[a, b] = scores.get((a, b), 0.0) + value
     return scores
 
@@ -125,49 +125,28 @@ def test_coverage_is_the_share_that_two_sources_see() -> None:
     assert coverage([one, *views[1:]])[0] == 0.0  # one source is not two
 
 
-@given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=200), st.floats(0.01, 100))
-def test_range_holds_nearly_all_depths_and_scales_with_them(depths: list[float], scale: float) -> None:
-    values = torch.tensor(depths, dtype=torch.float64)
-    found = range_from_depths(values)
-    assert found is not None
-    inside = ((values >= found.near) & (values <= found.far)).double().mean()
-    assert inside >= 0.97
-    scaled = range_from_depths(values * scale)
-    assert scaled is not None
-    assert (scaled.near, scaled.far) == pytest.approx((found.near * scale, found.far * scale), rel=1e-9)
+@pytest.mark.parametrize("by", ["tracks", "geometry"])
+def test_a_neighbour_at_the_same_scale_is_worth_more(by: str) -> None:
+    """Two neighbours at the same angle: one as far away, one at three times the distance."""
+    near = ring(3, 6.0)
+    far = ring(3, -6.0, 12.0)[1]
+    cameras = [near[0], near[1], far]
+    if by == "tracks":
+        ranked = rank_by_tracks(cameras, tracks([[0, 1, 2]] * 50))
+    else:
+        ranked = rank_by_geometry(
+            cameras, [DepthRange(3.5, 4.5), DepthRange(3.5, 4.5), DepthRange(11.5, 12.5)]
+        )
+    scores = {source.index: source.score for source in ranked[0]}
+    assert scores[1] > 2 * scores[2] > 0
 
 
-def test_range_ignores_outliers_and_impossible_depths() -> None:
-    good = torch.linspace(2, 4, 1000, dtype=torch.float64)
-    bad = torch.tensor([-5.0, 0.0, math.nan, math.inf, 1e6, 1e-6], dtype=torch.float64)
-    found = range_from_depths(torch.cat([good, bad]))
-    assert found is not None and 1.0 < found.near < 2 and 4 < found.far < 5
-    assert range_from_depths(bad[:4]) is None
-
-
-def test_ranges_from_points_with_and_without_tracks() -> None:
-    cameras = ring(3, 10.0)
-    xyz = torch.rand(300, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
-    every = tracks([[0, 1, 2]] * 300)
-    with_tracks = ranges_from_points(cameras, SparsePoints(xyz, None, every.view_index, every.track_start))
-    without = ranges_from_points(cameras, SparsePoints(xyz))
-    for a, b in zip(with_tracks, without, strict=True):
-        assert a is not None and a == b and 2.5 < a.near < 4 < a.far < 5.5
-    # A view that sees nothing has no range.
-    two = tracks([[0, 1]] * 300)
-    assert ranges_from_points(cameras, two)[2] is None
-
-
-@given(st.floats(0.01, 1000))
-def test_guess_from_cameras_holds_the_thing_they_look_at(radius: float) -> None:
-    for found in ranges_from_cameras(ring(12, 15.0, radius)):
-        assert found.near < 0.8 * radius and 1.25 * radius < found.far
-
-
-def test_guess_from_cameras_side_by_side_or_alone() -> None:
-    shift = torch.tensor([0.3, 0, 0], dtype=torch.float64)
-    ahead = torch.tensor([0.0, 0, 5], dtype=torch.float64)
-    row = [look_at(i * shift, i * shift + ahead) for i in range(5)]
-    assert all(r.near < 3 < 10 < r.far for r in ranges_from_cameras(row))
-    assert len(ranges_from_cameras(row[:1])) == 1
-    assert len(ranges_from_cameras([row[0]] * 3)) == 3  # all in one place
+def test_a_longer_lens_makes_up_for_distance() -> None:
+    near, far = ring(3, 6.0), ring(3, -6.0, 12.0)[1]
+    K = far.K.clone()
+    K[:2, :2] *= 3
+    short, long = (
+        rank_by_tracks([near[0], near[1], camera], tracks([[0, 1, 2]] * 50))[0][-1].score
+        for camera in (far, replace(far, K=K))
+    )
+    assert long == pytest.approx(short * math.exp(math.log2(3) ** 2 / 2), rel=0.1)

@@ -29,6 +29,8 @@ from gbinet.output import output_folder
 from gbinet.pointcloud import PointCloud
 from gbinet.provenance import maker
 from gbinet.scene import Scene, View
+from gbinet.sfm.cameras import CameraSharing
+from gbinet.sfm.pose import PosedPhotos, pose_photos
 from gbinet.viewer.report import CloudSample, Report, ViewCard, view_card, write_report
 
 __all__ = ["PRESETS", "ReconstructConfig", "Reconstruction", "estimate_depths", "reconstruct", "run"]
@@ -45,6 +47,7 @@ class ReconstructConfig:
     fusion: FusionConfig = field(default_factory=FusionConfig)
     images: Path | None = None  # folder of the photos, where a scene with poses has them elsewhere
     masks: Path | None = None  # folder of masks named like the photos; 0 = ignore
+    camera: CameraSharing | None = None  # which bare photos share a camera; None = by size and EXIF
     export: ExportKind | None = None  # also write the scene with its depth maps for another program
     mesh: MeshKind | None = None  # also write mesh.ply (needs open3d)
     mesh_voxel: float | None = None  # edge for "tsdf", scene units; None = 2 pixels at the median depth
@@ -71,6 +74,7 @@ class Reconstruction:
     seconds: float
     warnings: tuple[str, ...]
     extras: tuple[Path, ...] = ()  # exports and meshes
+    poses: PosedPhotos | None = None  # what structure from motion came to, where it was needed
 
 
 def reconstruct(
@@ -123,7 +127,7 @@ def _run(
     settings = preset(config) if isinstance(config, str) else config
     if settings.mesh is not None:
         open3d()  # missing, it is said now, not after hours
-    found, notes = open_scene(scene, out, settings, progress)
+    found, notes, posed = open_scene(scene, out, settings, progress)
     network = model or GBiNet.from_pretrained()
     depth_run = estimate_depths(
         found, network, out / "depth", settings.depth, overwrite=overwrite, progress=_stage(progress, "depth")
@@ -142,18 +146,21 @@ def _run(
         on_view=shown.add,
     )
     times = {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
+    if posed is not None and posed.outcome is not None:
+        times = {"poses": posed.outcome.total_seconds, **times}
     notes += shown.doubts()
     extras = _extras(shown, out, settings, notes)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *_failures(depth_run), *result.warnings)
     figures = judge(out / "cloud.ply") if judge else ()
     seconds = time.perf_counter() - began
     record = _record(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
-    page = _report(found, record, shown, depth_run, result, seconds, warnings)
+    record["poses"] = None if posed is None else posed.to_dict()
+    page = _with_poses(_report(found, record, shown, depth_run, result, seconds, warnings), posed)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
     with atomic_path(out / "run.json") as temporary:
         temporary.write_text(json.dumps(record, indent=2, default=str) + "\n")
     return Reconstruction(
-        out, found, out / "cloud.ply", report, result.points, depth_run, seconds, warnings, extras
+        out, found, out / "cloud.ply", report, result.points, depth_run, seconds, warnings, extras, posed
     )
 
 
@@ -165,16 +172,18 @@ def preset(name: str) -> ReconstructConfig:
 
 def open_scene(
     source: Scene | str | Path, out: Path, config: ReconstructConfig, progress: StageProgress | None
-) -> tuple[Scene, list[str]]:
+) -> tuple[Scene, list[str], PosedPhotos | None]:
     """The scene, posed (bare photos go through structure from motion first), and what to say about it."""
     if isinstance(source, Scene):
-        return source, []
+        return source, [], None
     folder, notes = Path(source), list[str]()
     if not folder.is_dir():
         raise SceneError(f"{folder}: there is no such folder")
     given = config.depth.depth_range
     masks = config.masks
-    if has_poses(folder):
+    if has_poses(folder, subfolders=config.camera == "per-folder"):
+        if config.camera is not None:
+            notes.append(f"--camera {config.camera} changes nothing here: the scene has its cameras already")
         read = _stage(progress, "reading")
         scene = load_scene(
             folder,
@@ -184,14 +193,12 @@ def open_scene(
             cache=out / "undistorted",
             progress=read,
         )
-        return scene, notes
+        return scene, notes, None
     if config.images is not None:
         raise InputError(
             f"{folder} has no camera poses for the photos of --images; give their folder instead"
         )
-    from gbinet.sfm import pose_photos
-
-    posed = pose_photos(folder, out / "sfm", _stage(progress, "poses"))
+    posed = pose_photos(folder, out / "sfm", _stage(progress, "poses"), config.camera)
     scene = load_scene(
         posed.folder,
         kind="colmap",
@@ -200,15 +207,15 @@ def open_scene(
         cache=out / "undistorted",
         progress=_stage(progress, "reading"),
     )
-    return replace(scene, name=folder.resolve().name, kind="photos"), posed.warnings()
+    return replace(scene, name=folder.resolve().name, kind="photos"), posed.warnings(), posed
 
 
-def has_poses(folder: Path) -> bool:
+def has_poses(folder: Path, *, subfolders: bool = False) -> bool:
     """Whether a folder is a posed scene; False for bare photos; an error if it is neither."""
     try:
         recognise(folder)
     except SceneError:
-        if list_photos(folder):
+        if list_photos(folder, subfolders=subfolders):
             return False
         raise
     return True
@@ -348,6 +355,15 @@ def _report(
         views=[shown.cards[i] for i in sorted(shown.cards)],
         tables=tables,
     )
+
+
+def _with_poses(page: Report, posed: PosedPhotos | None) -> Report:
+    """The report with what structure from motion came to."""
+    if posed is None or posed.outcome is None:
+        return page
+    placed = ("photos posed", f"{len(posed.placed)} of {len(posed.placed) + len(posed.missing)}")
+    tables = {"Structure from motion": posed.outcome.facts(), **page.tables}
+    return replace(page, numbers=[*page.numbers[:1], placed, *page.numbers[1:]], tables=tables)
 
 
 def _record(

@@ -103,7 +103,8 @@ def visiting_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
 #
 # MVSNet's score of a pair of views: every point that both see adds exp(-(angle - 5)^2 / (2 sigma^2)), where
 # the angle (degrees) is the one under which the point sees the two cameras: about 5 degrees is best; smaller
-# ones lose value quickly (sigma 1), larger ones slowly (sigma 10).
+# ones lose value quickly (sigma 1), larger ones slowly (sigma 10). Times the same of the scale: photos that
+# show a thing twice as large or half as large are worth 0.6 of one at the same scale.
 
 BEST_ANGLE = 5.0
 SIGMA_BELOW = 1.0
@@ -120,15 +121,30 @@ def angle_score(cosine: Tensor) -> Tensor:
     return torch.exp(-((angle - BEST_ANGLE) ** 2) / (2 * sigma**2))
 
 
+def scale_score(size: Tensor, other: Tensor) -> Tensor:
+    """Value of a point for a pair of views, from how large each of them shows it."""
+    return torch.exp(-((size / other).log2() ** 2) / 2)
+
+
+def _magnification(cameras: Sequence[Camera]) -> Tensor:
+    """[V] how large a thing one unit away is shown, as a share of the photo's longer side.
+
+    Not pixels: photos of all sizes are resized to one before they are compared.
+    """
+    shares = [float(camera.K[0, 0]) / max(camera.width, camera.height) for camera in cameras]
+    return torch.tensor(shares, dtype=torch.float64)
+
+
 def rank_by_tracks(
     cameras: Sequence[Camera], points: SparsePoints, max_sources: int = 10
 ) -> list[tuple[SourceView, ...]]:
-    """Best source views of each view by MVSNet's score over the points that both observe."""
+    """Best source views of each view by the score above over the points that both observe."""
     if points.view_index is None or points.track_start is None:
         raise InputError("ranking by tracks needs points that know which views observe them")
     count = len(cameras)
     centres = torch.stack([camera.centre for camera in cameras]).double()  # [V, 3]
-    point, view = _observations(points)
+    magnification = _magnification(cameras)
+    point, view = observations(points)
     lengths = torch.bincount(point, minlength=len(points.xyz))  # [P]
     starts = lengths.cumsum(0) - lengths  # [P]
     scores = torch.zeros(count * count, dtype=torch.float64)
@@ -140,8 +156,9 @@ def rank_by_tracks(
         for block in of_length.split(max(1, _PAIRS_AT_ONCE // length**2)):
             seen_by = view[starts[block][:, None] + torch.arange(length)]  # [N, L]
             rays = centres[seen_by] - points.xyz[block].double()[:, None]  # [N, L, 3]
-            rays = rays / rays.norm(dim=-1, keepdim=True).clamp_min(1e-300)
-            values = angle_score(rays @ rays.mT)  # [N, L, L]
+            distance = rays.norm(dim=-1).clamp_min(1e-300)  # [N, L]
+            rays, sizes = rays / distance[..., None], magnification[seen_by] / distance
+            values = angle_score(rays @ rays.mT) * scale_score(sizes[:, :, None], sizes[:, None])  # [N, L, L]
             keys = seen_by[:, :, None] * count + seen_by[:, None, :]  # [N, L, L]
             scores += torch.bincount(keys.reshape(-1), values.reshape(-1), minlength=count * count)
     scores = scores.reshape(count, count)
@@ -150,7 +167,7 @@ def rank_by_tracks(
     return _as_sources(best.indices, best.values)
 
 
-def _observations(points: SparsePoints) -> tuple[Tensor, Tensor]:
+def observations(points: SparsePoints) -> tuple[Tensor, Tensor]:
     """(point, view) of every observation, ordered by point, a view at most once per point."""
     assert points.view_index is not None and points.track_start is not None
     lengths = points.track_start.diff()  # [P]
@@ -171,8 +188,8 @@ def rank_by_geometry(
     count = len(cameras)
     if count < 2:
         return [() for _ in cameras]
-    batch, sizes = _batch(cameras)
-    centres = batch.centre  # [V, 3]
+    batch, sizes = camera_batch(cameras)
+    centres, magnification = batch.centre, _magnification(cameras)  # [V, 3], [V]
     # Far-away cameras see other things; looking at the nearest ones keeps this linear in the number of views.
     width = min(_CANDIDATES, count - 1)
     distance = torch.cdist(centres, centres).fill_diagonal_(torch.inf)
@@ -187,9 +204,11 @@ def rank_by_geometry(
         others = candidates[index]
         seen, depth = batch[others].project(points.expand(width, -1, -1))  # [C, 27, 2], [C, 27]
         inside = (depth > 0) & (seen >= 0).all(-1) & (seen <= sizes[others][:, None]).all(-1)
-        to_ref = torch.nn.functional.normalize(centres[index] - points, dim=-1)  # [27, 3]
-        to_other = torch.nn.functional.normalize(centres[others][:, None] - points, dim=-1)  # [C, 27, 3]
-        values = angle_score((to_other * to_ref).sum(-1))
+        to_ref, to_other = centres[index] - points, centres[others][:, None] - points  # [27, 3], [C, 27, 3]
+        near_ref, near_other = to_ref.norm(dim=-1), to_other.norm(dim=-1).clamp_min(1e-300)  # [27], [C, 27]
+        cosine = (to_other * to_ref).sum(-1) / (near_ref * near_other)
+        own, other = magnification[index] / near_ref, magnification[others][:, None] / near_other
+        values = angle_score(cosine) * scale_score(own, other)
         scores[index] = (values * inside).sum(-1)
     best = scores.topk(min(max_sources, width), dim=1)
     return _as_sources(candidates.gather(1, best.indices), best.values)
@@ -213,7 +232,7 @@ def coverage(views: Sequence[View], num_sources: int = 4, num_seen: int = 2) -> 
         )
         middle = math.sqrt(view.depth_range.near * view.depth_range.far)
         points = camera.unproject(pixels, torch.full((len(pixels),), middle, dtype=torch.float64))
-        batch, sizes = _batch([source.camera for source in sources])
+        batch, sizes = camera_batch([source.camera for source in sources])
         seen, depth = batch.project(points.expand(len(sources), -1, -1))  # [S, N, 2], [S, N]
         inside = (depth > 0) & (seen >= 0).all(-1) & (seen <= sizes[:, None]).all(-1)
         shares.append(float((inside.sum(0) >= num_seen).double().mean()))
@@ -228,89 +247,9 @@ def _as_sources(indices: Tensor, scores: Tensor) -> list[tuple[SourceView, ...]]
     ]
 
 
-def _batch(cameras: Sequence[Camera]) -> tuple[Camera, Tensor]:
+def camera_batch(cameras: Sequence[Camera]) -> tuple[Camera, Tensor]:
     """All cameras as one batch whatever their sizes, and the sizes [V, 2]. The batch's size is void."""
     K = torch.stack([camera.K for camera in cameras]).double()
     cam_from_world = torch.stack([camera.cam_from_world for camera in cameras]).double()
     sizes = torch.tensor([[camera.width, camera.height] for camera in cameras], dtype=torch.float64)
     return Camera(K, cam_from_world, 1, 1), sizes
-
-
-# ---- depth ranges ------------------------------------------------------------------------------------------
-
-_LOW, _HIGH = 0.01, 0.99  # shares of the depths that may lie outside: structure from motion has outliers
-_MARGIN = 0.2  # of the extent, on both sides: surfaces reach beyond the points that were matched on them
-_FLAT_MARGIN = 0.03  # of the depth itself, for flat things seen from the front
-_MOST = 0.25  # of the depth itself: COLMAP's margin, the largest that is given
-_FEW = 20  # fewer depths than this say little: then the margin is the largest
-_MAX_POINTS = 20_000  # enough for a percentile
-
-
-def range_from_depths(depths: Tensor) -> DepthRange | None:
-    """A range that holds nearly all of these depths, with a margin; None if none of them is usable."""
-    depths = depths[torch.isfinite(depths) & (depths > 0)].double()
-    if len(depths) == 0:
-        return None
-    depths = depths[:: max(1, len(depths) // 1_000_000)].sort().values
-    # Outwards, never between two depths: a few far-apart points must not lose their ends.
-    low = float(depths[math.floor(_LOW * (len(depths) - 1))])
-    high = float(depths[math.ceil(_HIGH * (len(depths) - 1))])
-    if len(depths) < _FEW:
-        return DepthRange((1 - _MOST) * low, (1 + _MOST) * high)
-    # A wide extent often comes from a few far things; they must not push the near end to the camera.
-    margin = _MARGIN * (high - low)
-    near_margin = min(margin + _FLAT_MARGIN * low, _MOST * low)
-    far_margin = min(margin + _FLAT_MARGIN * high, _MOST * high)
-    return DepthRange(low - near_margin, high + far_margin)
-
-
-def ranges_from_points(cameras: Sequence[Camera], points: SparsePoints) -> list[DepthRange | None]:
-    """Depth range of each view from the points that it observes (or that project into it, without tracks)."""
-    if points.view_index is None or points.track_start is None:
-        return [_range_of_visible(camera, points.xyz) for camera in cameras]
-    point, view = _observations(points)
-    order = view.argsort(stable=True)
-    bounds = torch.searchsorted(view[order], torch.arange(len(cameras) + 1))  # [V + 1]
-    ranges = []
-    for index, camera in enumerate(cameras):
-        own = points.xyz[point[order[bounds[index] : bounds[index + 1]]]].double()
-        depths = own @ camera.cam_from_world[2, :3].double() + camera.cam_from_world[2, 3].double()
-        ranges.append(range_from_depths(depths))
-    return ranges
-
-
-def _range_of_visible(camera: Camera, xyz: Tensor) -> DepthRange | None:
-    some = xyz[:: max(1, len(xyz) // _MAX_POINTS)].double()
-    pixels, depth = camera.to(dtype=torch.float64).project(some)
-    limits = torch.tensor([camera.width, camera.height], dtype=torch.float64)
-    return range_from_depths(depth[(depth > 0) & (pixels >= 0).all(-1) & (pixels <= limits).all(-1)])
-
-
-def ranges_from_cameras(cameras: Sequence[Camera]) -> list[DepthRange]:
-    """A guess for each view where nothing but cameras is known. Callers must tell the user that it is one.
-
-    Cameras that look at one thing: around the point nearest to all optical axes. Cameras that look side by
-    side: a wide range in units of the distance between neighbours.
-    """
-    batch, _ = _batch(cameras)
-    centres = batch.centre  # [V, 3]
-    axes = batch.cam_from_world[:, 2, :3]  # [V, 3] viewing directions in the world
-    # Sum over views of the squared distance to the axis: (I - a a^T), least squares.
-    off_axis = torch.eye(3, dtype=torch.float64) - axes[:, :, None] * axes[:, None, :]  # [V, 3, 3]
-    normal = off_axis.mean(0)  # [3, 3]
-    if float(torch.linalg.eigvalsh(normal)[0]) > 0.01:  # axes differ by some 6 degrees or more
-        focus = torch.linalg.solve(normal, (off_axis @ centres[:, :, None]).mean(0)[:, 0])
-        depths = ((focus - centres) * axes).sum(-1)  # [V]
-        if float((depths > 0).double().mean()) > 0.9:
-            typical = float(depths[depths > 0].median())
-            return [_around(float(d) if d > 0.2 * typical else typical) for d in depths]
-    if len(cameras) < 2:
-        return [DepthRange(0.5, 50.0) for _ in cameras]
-    distance = torch.cdist(centres, centres).fill_diagonal_(torch.inf)
-    spacing = float(distance.amin(1).median())
-    unit = spacing if 0 < spacing < math.inf else 0.1
-    return [DepthRange(3 * unit, 60 * unit) for _ in cameras]
-
-
-def _around(depth: float) -> DepthRange:
-    return DepthRange(0.4 * depth, 2.5 * depth)

@@ -10,6 +10,7 @@ import tyro
 
 from gbinet.inference.device import Precision
 from gbinet.scene import DepthRange
+from gbinet.sfm.cameras import CameraSharing
 
 
 def run(
@@ -21,6 +22,7 @@ def run(
     stages: int | None = None,
     depth_range: tuple[float, float] | None = None,
     images: Path | None = None,
+    camera: CameraSharing | None = None,
     device: str = "auto",
     precision: Precision = "auto",
     max_memory: float | None = None,
@@ -39,6 +41,8 @@ def run(
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
         images: Folder of the photos, where a scene with poses has them elsewhere. What lies outside the scene
             and this folder is not read.
+        camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
+            per-folder also reads the folders in the folder.
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         max_memory: GiB that the network may use; larger images are cut into tiles.
@@ -64,8 +68,8 @@ def run(
     )
     model = GBiNet.from_pretrained(weights)
     with output_folder(out, scene), StageBars() as bars:
-        settings = pipeline.ReconstructConfig(depth=config, images=images)
-        found, notes = pipeline.open_scene(scene, out, settings, bars)
+        settings = pipeline.ReconstructConfig(depth=config, images=images, camera=camera)
+        found, notes, posed = pipeline.open_scene(scene, out, settings, bars)
         result = estimate_depths(
             found,
             model,
@@ -80,6 +84,8 @@ def run(
             shown = partial(bars, "stages")
             write_stages_report(found, model, out / "depth", out / "stages", config, progress=shown)
     failures = [f"view {name} was left out: {reason}" for name, reason in result.failed.items()]
+    if posed is not None:
+        say(posed.summary())
     say_notes([*notes, *found.warnings, *result.warnings, *failures])
     done, time = len(result.computed) + len(result.kept), pipeline.duration(result.seconds)
     say(f"{done} depth maps ({len(result.kept)} were there already) in {time}: {out / 'depth'}")

@@ -11,6 +11,7 @@ import tyro
 from gbinet.cli.fusion_options import AS_IS, FusionFlags
 from gbinet.inference.device import Precision
 from gbinet.scene import DepthRange
+from gbinet.sfm.cameras import CameraSharing
 
 
 def run(
@@ -24,6 +25,7 @@ def run(
     fusion: FusionFlags = AS_IS,
     images: Path | None = None,
     masks: Path | None = None,
+    camera: CameraSharing | None = None,
     device: str = "auto",
     precision: Precision = "auto",
     max_memory: float | None = None,
@@ -45,6 +47,8 @@ def run(
         images: Folder of the photos, where a scene with poses has them elsewhere. What lies outside the scene
             and this folder is not read.
         masks: Folder of masks named like the photos; black is ignored.
+        camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
+            per-folder also reads the folders in the folder.
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         max_memory: GiB that the network may use; larger images are cut into tiles.
@@ -74,6 +78,7 @@ def run(
         fusion=fusion.applied(config.fusion),
         images=images,
         masks=masks,
+        camera=camera,
         export=export,
         mesh=mesh,
         mesh_voxel=mesh_voxel,
@@ -81,6 +86,8 @@ def run(
     model = GBiNet.from_pretrained(weights)
     with StageBars() as bars:
         result = pipeline.run(photos, model, out, config, overwrite=overwrite, progress=bars)
+    if result.poses is not None:
+        say(result.poses.summary())
     say_notes(result.warnings)
     if result.depth.kept:
         say(f"{len(result.depth.kept)} depth maps were there already, {len(result.depth.computed)} are new.")

@@ -13,7 +13,8 @@ from gbinet.data.from_colmap import Progress, load_colmap, model_folder
 from gbinet.data.from_mvsnet import DEPTH_FOLDERS, INTERVAL_SCALE, is_mvsnet, load_mvsnet
 from gbinet.data.from_nerfstudio import load_nerfstudio, transforms_file
 from gbinet.data.from_rgbd import is_rgbd, load_rgbd
-from gbinet.data.views import is_mask_name
+from gbinet.data.ranges import range_from_depths, ranges_from_cameras, ranges_from_points
+from gbinet.data.views import MASKS, is_mask_name
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.depth_files import read_depth
 from gbinet.formats.image import is_image_name
@@ -24,9 +25,6 @@ from gbinet.scene import (
     Scene,
     SourceView,
     View,
-    range_from_depths,
-    ranges_from_cameras,
-    ranges_from_points,
     rank_by_geometry,
     rank_by_tracks,
 )
@@ -162,8 +160,15 @@ def _load_dtu(folder: Path, images: Path | None) -> Scene:
     return dtu.load_scan(*found)
 
 
-def list_photos(folder: str | Path) -> list[Path]:
-    """Photos in `folder` itself, or else in `folder/images`, by name; masks are left out."""
+def list_photos(folder: str | Path, *, subfolders: bool = False) -> list[Path]:
+    """Photos in `folder` itself, or else in `folder/images`, by name; masks are left out.
+
+    subfolders  photos of all folders in `folder` too
+    """
+    if subfolders:
+        inner = [p for p in sorted(Path(folder).glob("*/")) if p.name[0] != "." and p.name not in MASKS]
+        found = [p for place in (Path(folder), *inner) for p in sorted(place.iterdir())]
+        return [p for p in found if is_image_name(p) and not is_mask_name(p)]
     for place in (Path(folder), Path(folder) / "images"):
         if place.is_dir():
             photos = [p for p in sorted(place.iterdir()) if is_image_name(p) and not is_mask_name(p)]

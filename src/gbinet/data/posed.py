@@ -47,16 +47,14 @@ def view_of(posed: PosedPhoto, undistorter: Undistorter, warnings: list[str]) ->
     )
     size = header.stored_size if stored else header.size
     lens = _fitted(posed, size, warnings)
-    turned = stored and header.orientation != 1
-    mirrored = header.orientation in (2, 4, 5, 7)
-    if lens.distorted or (turned and (mirrored or photo.mask or photo.depth)):
-        photo, pinhole = undistorter.rewrite(posed.name, photo, lens, stored=stored)
-        size = (pinhole.width, pinhole.height)
-        camera = checked_camera(posed.source, pinhole.K, posed.cam_from_world, size, posed.name)
-    else:
-        camera = checked_camera(posed.source, lens.K, posed.cam_from_world, size, posed.name)
-        if turned:
-            camera = turned_upright(camera, header)
+    # A mirrored photo stays as it is stored: its pose belongs to a mirrored world.
+    mirrored = stored and header.orientation in (2, 4, 5, 7)
+    turn = header.orientation if stored and not mirrored else 1
+    K = lens.K
+    if lens.distorted or mirrored or (turn != 1 and (photo.mask or photo.depth)):
+        photo, pinhole = undistorter.rewrite(posed.name, photo, lens, stored=stored, turn=turn)
+        K, size = pinhole.K, (pinhole.width, pinhole.height)
+    camera = turned_upright(checked_camera(posed.source, K, posed.cam_from_world, size, posed.name), turn)
     return View(
         posed.name,
         camera,

@@ -21,7 +21,7 @@ from gbinet.errors import FormatError, SceneError
 from gbinet.formats.colmap import ColmapCamera
 from gbinet.formats.depth_files import read_depth, write_depth
 from gbinet.formats.fingerprint import Fingerprints
-from gbinet.formats.image import read_image, read_mask, write_image
+from gbinet.formats.image import read_image, read_mask, upright, write_image
 from gbinet.formats.limits import max_pixels
 from gbinet.formats.made_by import maker_of
 
@@ -83,13 +83,16 @@ class Undistorter:
         if self._hashes is not None:
             self._hashes.save()
 
-    def rewrite(self, name: str, photo: Photo, lens: ColmapCamera, *, stored: bool) -> tuple[Photo, Pinhole]:
+    def rewrite(
+        self, name: str, photo: Photo, lens: ColmapCamera, *, stored: bool, turn: int = 1
+    ) -> tuple[Photo, Pinhole]:
         """The photo as a pinhole camera sees it, from the cache or made now.
 
-        `stored`: the lens belongs to the pixels as they lie in the file, not to the upright image.
+        `stored`: the lens belongs to the pixels as they lie in the file, not to the upright image. `turn`: an
+        EXIF orientation that is applied to what is written; the pinhole camera is that before the turn.
         """
         pinhole, grid = self._map(photo.image, lens)
-        stem = f"{name}-{_key(photo, lens, stored, self.hashes)}"
+        stem = f"{name}-{_key(photo, lens, stored, turn, self.hashes)}"
         lossy = photo.image.suffix.lower() in (".jpg", ".jpeg")
         image = self.folder / f"{stem}{'.jpg' if lossy else '.png'}"
         mask = self.folder / f"{stem}-mask.png" if photo.mask else None
@@ -98,14 +101,15 @@ class Undistorter:
         if not image.is_file():
             pixels = read_image(photo.image, stored=stored)
             _check_size(photo.image, pixels.shape, size)
-            write_image(image, _resample(pixels, grid, "bilinear"), quality=98)
+            write_image(image, _turned(_resample(pixels, grid, "bilinear"), turn), quality=98)
         if photo.mask and mask and not mask.is_file():
             keep = _resample(read_mask(photo.mask, size, stored=stored), grid, "nearest")
-            write_image(mask, keep.astype(np.bool_))
+            write_image(mask, _turned(keep, turn).astype(np.bool_))
         if photo.depth and depth and not depth.is_file():
             values = read_depth(photo.depth, photo.depth_scale)
             # Smaller depth maps are common; they only need the same field of view.
-            write_depth(depth, _resample(values, grid, "nearest"), made_by=maker_of(photo.depth))
+            values = _turned(_resample(values, grid, "nearest"), turn)
+            write_depth(depth, values, made_by=maker_of(photo.depth))
         return Photo(image, mask, depth), pinhole
 
     def _map(self, path: Path, lens: ColmapCamera) -> tuple[Pinhole, Tensor]:
@@ -174,14 +178,19 @@ def _resample(pixels: NDArray[Any], grid: Tensor, mode: str) -> NDArray[Any]:
     return array.round().astype(np.uint8) if pixels.dtype == np.uint8 else array.astype(pixels.dtype)
 
 
+def _turned(pixels: NDArray[Any], turn: int) -> NDArray[Any]:
+    return np.ascontiguousarray(upright(pixels, turn))
+
+
 def _check_size(path: Path, shape: tuple[int, ...], size: tuple[int, int]) -> None:
     if (shape[1], shape[0]) != size:
         raise FormatError(path, f"is {shape[1]}x{shape[0]}, its camera says {size[0]}x{size[1]}")
 
 
-def _key(photo: Photo, lens: ColmapCamera, stored: bool, hashes: Fingerprints) -> str:
+def _key(photo: Photo, lens: ColmapCamera, stored: bool, turn: int, hashes: Fingerprints) -> str:
     """Changes whenever the result would: with the bytes of the files and with the lens."""
-    parts = [_VERSION, lens.model, lens.width, lens.height, lens.params.tolist(), stored, photo.depth_scale]
+    how = (stored, turn, photo.depth_scale)
+    parts = [_VERSION, lens.model, lens.width, lens.height, lens.params.tolist(), *how]
     for path in (photo.image, photo.mask, photo.depth):
         if path is not None:
             parts += [path.name, hashes.of(path)]

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from gbinet.camera import Camera
 from gbinet.errors import FormatError, SceneError
-from gbinet.formats.image import ImageHeader, is_image_name
+from gbinet.formats.image import is_image_name
 
 Array = NDArray[np.float64]
+
+MASKS = ("masks", "mask")  # folders of masks beside the images
 
 
 def checked_camera(
@@ -40,15 +42,15 @@ def checked_camera(
     return Camera(torch.from_numpy(K / K[2, 2]), torch.from_numpy(cam_from_world.copy()), *size)
 
 
-def turned_upright(camera: Camera, header: ImageHeader) -> Camera:
+def turned_upright(camera: Camera, orientation: int) -> Camera:
     """The camera of the upright image, from the camera of the stored pixels (EXIF 1, 3, 6, 8)."""
     turn = {
         1: np.eye(3),
         3: np.diag([-1.0, -1.0, 1.0]),
         6: np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]),  # stored (x, y) goes to (height - y, x)
         8: np.array([[0.0, 1, 0], [-1, 0, 0], [0, 0, 1]]),  # stored (x, y) goes to (y, width - x)
-    }[header.orientation]
-    width, height = header.size
+    }[orientation]
+    width, height = (camera.height, camera.width) if orientation >= 5 else (camera.width, camera.height)
     shift = np.eye(3)
     shift[:2, 2] = np.maximum(-(turn[:2, :2] @ [camera.width, camera.height]), 0)
     turn_t = torch.from_numpy(turn)
@@ -81,7 +83,7 @@ class MaskFinder:
     def __init__(self, root: Path, images: Path, given: Path | None) -> None:
         if given is not None and not given.is_dir():
             raise SceneError(f"{given}: there is no such folder of masks")
-        places = [given] if given else [root / "masks", root / "mask", images.parent / "masks"]
+        places = [given] if given else [*(root / name for name in MASKS), images.parent / "masks"]
         self.images = images
         # A set of names per folder: asking the file system for every spelling of every image is slow.
         self.names = {place: _names_below(place) for place in dict.fromkeys(places) if place.is_dir()}

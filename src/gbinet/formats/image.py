@@ -26,7 +26,7 @@ from gbinet.formats.limits import check_unpacked
 from gbinet.formats.reading import open_sized
 
 # Only formats whose decoders do nothing but decode (Pillow's EPS reader, for one, starts another program).
-_READABLE = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP")
+READABLE = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP")
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".pnm", ".webp"})
 
 # Bytes of a decoded pixel in memory, per mode of Pillow; all others take 4.
@@ -76,7 +76,7 @@ def read_image(path: Path, *, stored: bool = False) -> NDArray[np.uint8]:  # [H,
     with opened(path) as image:
         header = _header(image)
         pixels = _in_strips(decoded(path, image), _rgb_of(path, image), (3,), np.uint8)
-    return np.ascontiguousarray(pixels if stored else _upright(pixels, header.orientation))
+    return np.ascontiguousarray(pixels if stored else upright(pixels, header.orientation))
 
 
 def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDArray[np.bool_]:  # [H, W]
@@ -89,7 +89,7 @@ def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDA
         header = _header(image)
         mask = _in_strips(decoded(path, image), _mask_of(image, header), (), np.bool_)
     if not stored:
-        mask = _upright(mask, header.orientation)
+        mask = upright(mask, header.orientation)
     return _fit_mask(path, np.ascontiguousarray(mask), size)
 
 
@@ -124,7 +124,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
                 warnings.simplefilter("ignore")  # what matters ends in an exception
                 known, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
                 try:
-                    image = Image.open(file, formats=_READABLE)
+                    image = Image.open(file, formats=READABLE)
                 finally:
                     Image.MAX_IMAGE_PIXELS = known
         except MemoryError:
@@ -227,7 +227,7 @@ def _has_alpha(image: Image.Image) -> bool:
     return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
 
 
-def _upright(pixels: NDArray[T], orientation: int) -> NDArray[T]:
+def upright(pixels: NDArray[T], orientation: int) -> NDArray[T]:
     """Apply an EXIF orientation to [H, W, ...]."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.swapaxes(0, 1)

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from test_outcome import GOOD
 
 from gbinet.data.load import load_scene
 from gbinet.errors import GBiNetError, SceneError
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.pipeline import has_poses
 from gbinet.sfm import pose_photos
+from gbinet.sfm.pose import VERSION
 
 pytest.importorskip("pycolmap")
 
@@ -90,11 +92,13 @@ def test_a_finished_result_is_found_again(tmp_path: Path) -> None:
     (out / "sparse" / "0").mkdir(parents=True)
     hashes = Fingerprints(out / "fingerprints.json")
     known = [[p.name, hashes.of(p)] for p in sorted((tmp_path / "photos").iterdir())]
-    content = {"photos": known, "placed": ["p0.png"], "missing": ["p1.png"], "broken": [], "copies": []}
+    lists = {"placed": ["p0.png"], "missing": ["p1.png"], "broken": [], "copies": []}
+    content = {"photos": known, "camera": "auto", "version": VERSION, **lists, "outcome": GOOD.to_dict()}
     (out / "sfm.json").write_text(json.dumps(content))
     result = pose_photos(tmp_path / "photos", out)
     assert result.placed == ("p0.png",)
-    assert result.warnings() == ["1 of 2 photos could not be placed: p1.png"]
+    assert result.warnings()[-1] == "1 of 2 photos could not be placed: p1.png"
+    assert result.outcome == GOOD
 
 
 @pytest.mark.slow
@@ -116,7 +120,7 @@ def test_real_photos_get_poses_and_keep_them(shared: Path, tmp_path: Path) -> No
 def test_a_nearly_full_disk_is_said_before_it_hurts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shifted_photos(tmp_path / "photos", 2, 10)
     usage = shutil.disk_usage(tmp_path)._replace(free=5 << 20)
-    monkeypatch.setattr("gbinet.sfm.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("gbinet.sfm.pose.shutil.disk_usage", lambda _: usage)
     with pytest.raises(GBiNetError, match="12 MiB of disk, 5 MiB are free"):
         pose_photos(tmp_path / "photos", tmp_path / "sfm")
 
