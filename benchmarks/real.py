@@ -37,7 +37,8 @@ from gbinet.fusion.consistency import reproject
 from gbinet.fusion.fuse import FusionConfig, fuse_views
 from gbinet.inference.predictor import DepthFolder
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline import has_poses, preset, run
+from gbinet.pipeline.opening import has_poses
+from gbinet.pipeline.reconstruct import preset, run
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 

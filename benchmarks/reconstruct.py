@@ -21,7 +21,7 @@ import torch
 from _common import peak_memory_mib, report
 
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline import preset, run
+from gbinet.pipeline.reconstruct import preset, run
 from gbinet.render.write import WriteConfig, write_dataset
 
 

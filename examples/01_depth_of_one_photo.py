@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import gbinet
-from gbinet.demo import DemoConfig, render_scene
 from gbinet.formats.image import write_image
+from gbinet.pipeline.demo import DemoConfig, render_scene
 from gbinet.viewer.colour import colourise_depth
 
 

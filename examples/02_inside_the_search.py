@@ -12,8 +12,8 @@ import torch
 
 import gbinet
 from gbinet.data.transforms import resize_nearest
-from gbinet.demo import DemoConfig, render_scene
 from gbinet.model import search
+from gbinet.pipeline.demo import DemoConfig, render_scene
 
 
 @torch.inference_mode()

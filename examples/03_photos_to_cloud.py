@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import gbinet
-from gbinet.demo import DemoConfig, render_scene
+from gbinet.pipeline.demo import DemoConfig, render_scene
 
 
 def main(out: Path = Path("example-cloud")) -> None:

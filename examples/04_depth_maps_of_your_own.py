@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 import gbinet
-from gbinet.demo import DemoConfig, render_scene
 from gbinet.formats.depth_files import read_depth
 from gbinet.fusion.fuse import FusionConfig, fuse
+from gbinet.pipeline.demo import DemoConfig, render_scene
 
 
 class NoisyTruth:

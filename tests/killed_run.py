@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gbinet.cli.reconstruct
-import gbinet.pipeline  # noqa: F401  # before the fork, so that it happens once
+import gbinet.pipeline.reconstruct  # noqa: F401  # before the fork, so that it happens once
 from gbinet.cli.main import main
 
 

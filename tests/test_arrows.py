@@ -20,9 +20,8 @@ LEVELS: list[set[str]] = [
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
     {"formats"},
     {"model", "kernels", "data", "render"},
-    {"inference", "fusion", "evaluation", "viewer", "training", "sfm", "output"},
-    {"pipeline", "stages_report"},
-    {"demo"},
+    {"inference", "fusion", "evaluation", "viewer", "training", "sfm"},
+    {"pipeline"},
     {"comparisons"},
     {"cli"},
 ]

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gbinet.demo import DemoConfig, render_scene, run_demo, score, true_cloud
 from gbinet.errors import GBiNetError
 from gbinet.formats.depth_files import read_depth_map
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.model.gbinet import GBiNet
+from gbinet.pipeline.demo import DemoConfig, render_scene, run_demo, score, true_cloud
 from gbinet.scene import Scene
 
 SMALL = DemoConfig(views=5, width=128, height=96)

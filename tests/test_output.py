@@ -12,8 +12,8 @@ from oracle import Oracle
 from gbinet.errors import GBiNetError, InputError
 from gbinet.formats.write_scene import write_scene
 from gbinet.inference.predictor import DepthConfig
-from gbinet.output import is_output_folder, output_folder
-from gbinet.pipeline import ReconstructConfig, run
+from gbinet.pipeline.output import is_output_folder, output_folder
+from gbinet.pipeline.reconstruct import ReconstructConfig, run
 
 CONFIG = ReconstructConfig(depth=DepthConfig(views=3))
 

@@ -11,10 +11,11 @@ from ball_scene import RADIUS, SceneMaker
 from oracle import Oracle
 from PIL import Image
 
-import gbinet.pipeline as pipeline
+import gbinet.pipeline.reconstruct as pipeline
 from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.inference.predictor import DepthConfig
-from gbinet.pipeline import PRESETS, ReconstructConfig, reconstruct, run
+from gbinet.pipeline.reconstruct import PRESETS, ReconstructConfig, reconstruct, run
+from gbinet.pipeline.record import duration
 from gbinet.pointcloud import PointCloud
 
 CONFIG = ReconstructConfig(depth=DepthConfig(views=3))
@@ -122,6 +123,6 @@ def test_names_of_folders_and_presets_are_checked(tmp_path: Path) -> None:
 
 
 def test_durations_read_well() -> None:
-    assert [pipeline.duration(s) for s in (0.44, 59.94, 61, 3599, 7300)] == [
+    assert [duration(s) for s in (0.44, 59.94, 61, 3599, 7300)] == [
         "0.4 s", "59.9 s", "1 min 1 s", "59 min 59 s", "2 h 1 min",
     ]  # fmt: skip

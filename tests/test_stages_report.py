@@ -12,7 +12,7 @@ from gbinet import stages_report
 from gbinet.errors import GBiNetError
 from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.gbinet import GBiNet
-from gbinet.stages_report import write_stages_report
+from gbinet.pipeline.stages_report import write_stages_report
 from gbinet.viewer.stages import ViewStages
 
 

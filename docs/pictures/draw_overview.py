@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from gbinet.camera import Camera
-from gbinet.demo import DemoConfig, DemoResult, run_demo
 from gbinet.formats.depth_files import read_depth_map
 from gbinet.formats.image import read_image
 from gbinet.model.gbinet import GBiNet
+from gbinet.pipeline.demo import DemoConfig, DemoResult, run_demo
 from gbinet.pointcloud import PointCloud
 from gbinet.viewer.colour import colourise, colourise_depth
 from gbinet.viewer.splat import orbit, splat

@@ -19,10 +19,10 @@ if TYPE_CHECKING:  # for type checkers and editors; keep in step with _HOME
     from gbinet.errors import InputError as InputError
     from gbinet.errors import SceneError as SceneError
     from gbinet.errors import WeightsError as WeightsError
+    from gbinet.inference.predictor import estimate_depths as estimate_depths
     from gbinet.model.config import GBiNetConfig as GBiNetConfig
     from gbinet.model.gbinet import GBiNet as GBiNet
-    from gbinet.pipeline import estimate_depths as estimate_depths
-    from gbinet.pipeline import reconstruct as reconstruct
+    from gbinet.pipeline.reconstruct import reconstruct as reconstruct
     from gbinet.pointcloud import PointCloud as PointCloud
     from gbinet.scene import DepthRange as DepthRange
     from gbinet.scene import Scene as Scene
@@ -51,9 +51,9 @@ _HOME = {
     "SparsePoints": "scene",
     "View": "scene",
     "WeightsError": "errors",
-    "estimate_depths": "pipeline",
+    "estimate_depths": "inference.predictor",
     "load_scene": "data.load",
-    "reconstruct": "pipeline",
+    "reconstruct": "pipeline.reconstruct",
 }
 
 

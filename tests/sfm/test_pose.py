@@ -13,7 +13,7 @@ from test_outcome import GOOD
 from gbinet.data.load import load_scene
 from gbinet.errors import GBiNetError, SceneError
 from gbinet.formats.fingerprint import Fingerprints
-from gbinet.pipeline import has_poses
+from gbinet.pipeline.opening import has_poses
 from gbinet.sfm import pose_photos
 from gbinet.sfm.pose import VERSION
 

@@ -28,9 +28,9 @@ def run(
     """
     from gbinet.cli.progress import StageBars
     from gbinet.cli.say import say, say_notes
-    from gbinet.demo import DemoConfig, figures, run_demo
     from gbinet.model.gbinet import GBiNet
-    from gbinet.pipeline import duration
+    from gbinet.pipeline.demo import DemoConfig, figures, run_demo
+    from gbinet.pipeline.record import duration
 
     model = GBiNet.from_pretrained(weights)
     config = DemoConfig(views=views, width=size, height=size * 3 // 4, seed=seed)

@@ -50,12 +50,14 @@ def run(
         stages_report: Also write stages/<view>.png for six views: depth, valid pixels and confidence of every
             stage, what the filters keep, the fused cloud.
     """
-    from gbinet import pipeline
     from gbinet.cli.progress import StageBars
     from gbinet.cli.say import say, say_notes
     from gbinet.inference.predictor import DepthConfig, estimate_depths
     from gbinet.model.gbinet import GBiNet
-    from gbinet.output import output_folder
+    from gbinet.pipeline.opening import open_scene
+    from gbinet.pipeline.output import output_folder
+    from gbinet.pipeline.reconstruct import ReconstructConfig
+    from gbinet.pipeline.record import duration
 
     config = DepthConfig(
         max_size=size,
@@ -68,8 +70,8 @@ def run(
     )
     model = GBiNet.from_pretrained(weights)
     with output_folder(out, scene), StageBars() as bars:
-        settings = pipeline.ReconstructConfig(depth=config, images=images, camera=camera)
-        found, notes, posed = pipeline.open_scene(scene, out, settings, bars)
+        settings = ReconstructConfig(depth=config, images=images, camera=camera)
+        found, notes, posed = open_scene(scene, out, settings, bars)
         result = estimate_depths(
             found,
             model,
@@ -79,7 +81,7 @@ def run(
             progress=lambda done, total, what: bars("depth", done, total, what),
         )
         if stages_report:
-            from gbinet.stages_report import write_stages_report
+            from gbinet.pipeline.stages_report import write_stages_report
 
             shown = partial(bars, "stages")
             write_stages_report(found, model, out / "depth", out / "stages", config, progress=shown)
@@ -87,7 +89,7 @@ def run(
     if posed is not None:
         say(posed.summary())
     say_notes([*notes, *found.warnings, *result.warnings, *failures])
-    done, time = len(result.computed) + len(result.kept), pipeline.duration(result.seconds)
+    done, time = len(result.computed) + len(result.kept), duration(result.seconds)
     say(f"{done} depth maps ({len(result.kept)} were there already) in {time}: {out / 'depth'}")
     if stages_report:
         say(f"every stage of some views, and the fused cloud: {out / 'stages'}")

@@ -75,7 +75,7 @@ def run(
     from gbinet.cli.say import say, say_notes
     from gbinet.data.load import load_scene
     from gbinet.inference.device import pick_device
-    from gbinet.output import is_output_folder, output_folder
+    from gbinet.pipeline.output import is_output_folder, output_folder
 
     config = fusion.applied(FusionConfig(max_sources=max_sources))
     as_folder = out.suffix.lower() != ".ply"

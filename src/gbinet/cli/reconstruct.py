@@ -58,10 +58,11 @@ def run(
         mesh_voxel: Edge of the voxels of --mesh tsdf, in the scene's unit; 2 pixels by default.
         overwrite: Replace depth maps in the output folder that were made with other settings.
     """
-    from gbinet import pipeline
     from gbinet.cli.progress import StageBars
     from gbinet.cli.say import say, say_notes
     from gbinet.model.gbinet import GBiNet
+    from gbinet.pipeline import reconstruct as pipeline
+    from gbinet.pipeline.record import duration
 
     config = pipeline.preset(quality)
     depth = {
@@ -93,7 +94,7 @@ def run(
         say(f"{len(result.depth.kept)} depth maps were there already, {len(result.depth.computed)} are new.")
     for path in result.extras:
         say(f"also: {path}")
-    say(f"{result.points:,} points in {pipeline.duration(result.seconds)}: {result.cloud}")
+    say(f"{result.points:,} points in {duration(result.seconds)}: {result.cloud}")
     say(f"look at {result.report}")
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from gbinet.comparisons.run import Tell, read_result
 from gbinet.comparisons.variants import MOST_STAGES, Budget
-from gbinet.demo import DemoConfig, render_scene, true_cloud
 from gbinet.errors import InputError
 from gbinet.evaluation.cloud import CloudScore, compare_clouds, score_cloud
 from gbinet.evaluation.report import write_json
@@ -15,6 +14,7 @@ from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthFolder, estimate_depths
 from gbinet.model.gbinet import GBiNet
+from gbinet.pipeline.demo import DemoConfig, render_scene, true_cloud
 from gbinet.pointcloud import PointCloud
 from gbinet.provenance import hash_of
 from gbinet.scene import Scene

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from gbinet.errors import FormatError
-from gbinet.formats.image import READABLE
+from gbinet.formats.image import opened
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _MAKE, _MODEL, _ORIENTATION = 0x010F, 0x0110, 0x0112
@@ -34,13 +32,15 @@ class Exif:
 def read_exif(path: Path) -> Exif:
     """EXIF of a photo, without decoding it."""
     try:
-        with Image.open(path, formats=READABLE) as image:
+        with opened(path) as image:
             if image.format == "PNG" and "exif" not in image.info:
                 return Exif()  # Pillow would decode the pixels to look for more
             tags = image.getexif()
             return _exif(dict(tags), dict(tags.get_ifd(_EXIF_IFD)), dict(tags.get_ifd(_GPS_IFD)))
     except OSError as error:
         raise FormatError(path, f"is not a readable image ({error})") from error
+    except FormatError:
+        raise
     except (ValueError, TypeError, KeyError, SyntaxError, IndexError, ZeroDivisionError, struct.error):
         return Exif()
 

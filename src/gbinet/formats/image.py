@@ -26,7 +26,7 @@ from gbinet.formats.limits import check_unpacked
 from gbinet.formats.reading import open_sized
 
 # Only formats whose decoders do nothing but decode (Pillow's EPS reader, for one, starts another program).
-READABLE = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP")
+_READABLE = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP")
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".pnm", ".webp"})
 
 # Bytes of a decoded pixel in memory, per mode of Pillow; all others take 4.
@@ -124,7 +124,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
                 warnings.simplefilter("ignore")  # what matters ends in an exception
                 known, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
                 try:
-                    image = Image.open(file, formats=READABLE)
+                    image = Image.open(file, formats=_READABLE)
                 finally:
                     Image.MAX_IMAGE_PIXELS = known
         except MemoryError:

@@ -18,7 +18,8 @@ from gbinet.formats.depth_files import read_depth, write_depth
 from gbinet.formats.image import write_image
 from gbinet.inference.predictor import DepthConfig, DepthFolder
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline import ReconstructConfig, Reconstruction, StageProgress, run
+from gbinet.pipeline.opening import StageProgress
+from gbinet.pipeline.reconstruct import ReconstructConfig, Reconstruction, run
 from gbinet.pointcloud import PointCloud
 from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene

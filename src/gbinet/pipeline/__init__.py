@@ -1,0 +1,1 @@
+"""Where rooms meet: from photos to a cloud, its record and its report."""

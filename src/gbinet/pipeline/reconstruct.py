@@ -1,0 +1,202 @@
+"""From photos to a cloud: where structure from motion, the network, fusion and the report meet."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from gbinet.depthmap import DepthMap
+from gbinet.errors import GBiNetError, InputError
+from gbinet.formats.atomic import atomic_path
+from gbinet.fusion.fuse import FusionConfig, fuse
+from gbinet.fusion.mesh import Mesher, MeshKind, open3d
+from gbinet.inference.device import pick_device
+from gbinet.inference.predictor import DepthConfig, DepthFolder, DepthRun, estimate_depths
+from gbinet.model.gbinet import GBiNet
+from gbinet.pipeline.opening import StageProgress, open_scene, stage_of
+from gbinet.pipeline.output import output_folder
+from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
+from gbinet.pointcloud import PointCloud
+from gbinet.scene import Scene, View
+from gbinet.sfm.cameras import CameraSharing
+from gbinet.sfm.pose import PosedPhotos
+from gbinet.viewer.report import write_report
+
+ExportKind = Literal["colmap", "openmvs", "nerfstudio"]
+
+
+@dataclass(frozen=True)
+class ReconstructConfig:
+    """Everything that decides what comes out."""
+
+    depth: DepthConfig = field(default_factory=DepthConfig)
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+    images: Path | None = None  # folder of the photos, where a scene with poses has them elsewhere
+    masks: Path | None = None  # folder of masks named like the photos; 0 = ignore
+    camera: CameraSharing | None = None  # which bare photos share a camera; None = by size and EXIF
+    export: ExportKind | None = None  # also write the scene with its depth maps for another program
+    mesh: MeshKind | None = None  # also write mesh.ply (needs open3d)
+    mesh_voxel: float | None = None  # edge for "tsdf", scene units; None = 2 pixels at the median depth
+
+
+# Quality: what most people want to choose. Everything else follows, and can still be set one by one.
+PRESETS: dict[str, ReconstructConfig] = {
+    "fast": ReconstructConfig(DepthConfig(max_size=640, views=4), FusionConfig(min_views=2)),
+    "balanced": ReconstructConfig(DepthConfig(max_size=1152, views=5), FusionConfig()),
+    "best": ReconstructConfig(DepthConfig(max_size=1920, views=7), FusionConfig(max_reprojection=0.75)),
+}
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What a run left behind."""
+
+    out: Path
+    scene: Scene
+    cloud: Path
+    report: Path
+    points: int
+    depth: DepthRun
+    seconds: float
+    warnings: tuple[str, ...]
+    extras: tuple[Path, ...] = ()  # exports and meshes
+    poses: PosedPhotos | None = None  # what structure from motion came to, where it was needed
+
+
+def reconstruct(
+    scene: Scene | str | Path,
+    model: GBiNet | None = None,
+    out: str | Path | None = None,
+    config: ReconstructConfig | str = "balanced",
+    *,
+    progress: StageProgress | None = None,
+) -> PointCloud:
+    """A cloud from a scene, a folder with poses, or a folder of bare photos.
+
+    With `out`, all that `gbinet reconstruct` writes is written there, and a second call goes on where the
+    first one stopped. `run` is the same without loading the cloud into memory.
+    """
+    if out is not None:
+        return PointCloud.load(run(scene, model, Path(out), config, progress=progress).cloud)
+    with tempfile.TemporaryDirectory(prefix="gbinet-") as folder:
+        return PointCloud.load(run(scene, model, Path(folder), config, progress=progress).cloud)
+
+
+def run(
+    scene: Scene | str | Path,
+    model: GBiNet | None,
+    out: Path,
+    config: ReconstructConfig | str = "balanced",
+    *,
+    overwrite: bool = False,
+    progress: StageProgress | None = None,
+    judge: Callable[[Path], Sequence[tuple[str, str]]] | None = None,
+) -> Reconstruction:
+    """Depth maps, cloud.ply, report.html and run.json in `out`; finished work there is kept.
+
+    `judge` may look at the finished cloud and add figures (label, value) to the report.
+    """
+    with output_folder(out, scene):
+        return _run(scene, model, out, config, overwrite, progress, judge)
+
+
+def _run(
+    scene: Scene | str | Path,
+    model: GBiNet | None,
+    out: Path,
+    config: ReconstructConfig | str,
+    overwrite: bool,
+    progress: StageProgress | None,
+    judge: Callable[[Path], Sequence[tuple[str, str]]] | None,
+) -> Reconstruction:
+    began = time.perf_counter()
+    settings = preset(config) if isinstance(config, str) else config
+    if settings.mesh is not None:
+        open3d()  # missing, it is said now, not after hours
+    found, notes, posed = open_scene(scene, out, settings, progress)
+    network = model or GBiNet.from_pretrained()
+    depth_run = estimate_depths(
+        found,
+        network,
+        out / "depth",
+        settings.depth,
+        overwrite=overwrite,
+        progress=stage_of(progress, "depth"),
+    )
+    shown = ShownViews(found, DepthFolder(found, out / "depth"))
+    if settings.mesh is not None:
+        shown.mesher = Mesher(found, shown.depths, settings.mesh, settings.fusion, settings.mesh_voxel)
+    fusing = time.perf_counter()
+    result = fuse(
+        found,
+        shown.depths,
+        out / "cloud.ply",
+        settings.fusion,
+        device=pick_device(settings.depth.device),
+        progress=stage_of(progress, "fusion"),
+        on_view=shown.add,
+    )
+    times = {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
+    if posed is not None and posed.outcome is not None:
+        times = {"poses": posed.outcome.total_seconds, **times}
+    notes += shown.doubts()
+    extras = _extras(shown, out, settings, notes)
+    warnings = (*notes, *found.warnings, *depth_run.warnings, *_failures(depth_run), *result.warnings)
+    figures = judge(out / "cloud.ply") if judge else ()
+    seconds = time.perf_counter() - began
+    record = record_of(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
+    record["poses"] = None if posed is None else posed.to_dict()
+    page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed)
+    report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
+    with atomic_path(out / "run.json") as temporary:
+        temporary.write_text(json.dumps(record, indent=2, default=str) + "\n")
+    return Reconstruction(
+        out, found, out / "cloud.ply", report, result.points, depth_run, seconds, warnings, extras, posed
+    )
+
+
+def preset(name: str) -> ReconstructConfig:
+    if name not in PRESETS:
+        raise InputError(f"there is no quality '{name}'; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def _failures(depth_run: DepthRun) -> list[str]:
+    return [f"view {name} was left out: {reason}" for name, reason in depth_run.failed.items()]
+
+
+def _extras(shown: ShownViews, out: Path, config: ReconstructConfig, notes: list[str]) -> tuple[Path, ...]:
+    """Exports and mesh, where asked for; a mesh that fails does not cost the report."""
+    written = []
+    if config.export is not None:
+        written.append(export(shown.scene, shown.depths, out, config.export))
+    if shown.mesher is not None:
+        try:
+            written.append(shown.mesher.write(out / "cloud.ply", out / "mesh.ply"))
+        except GBiNetError as error:
+            notes.append(f"there is no mesh: {error}")
+    return tuple(written)
+
+
+def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Path:
+    """The scene with its new depth maps (and cloud) as another program reads it, in out/export/<kind>."""
+    from gbinet.formats.write_scene import write_scene
+    from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
+
+    def maps() -> Iterator[tuple[View, DepthMap]]:
+        for index, view in enumerate(scene.views):
+            found = depths.load(index)
+            if found is not None:
+                yield view, found
+
+    folder = out / "export" / kind
+    if kind == "nerfstudio":
+        write_nerfstudio(scene, folder, maps(), PointCloud.load(out / "cloud.ply"))
+    else:
+        write_scene(scene, folder, "colmap-dense" if kind == "colmap" else kind, maps())
+    return folder

@@ -1,0 +1,163 @@
+"""What a run tells: its report and run.json."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from gbinet import __version__
+from gbinet.fusion.fuse import FusedView, FusionResult
+from gbinet.fusion.mesh import Mesher
+from gbinet.inference.device import peak_memory_mib
+from gbinet.inference.predictor import DepthFolder, DepthRun
+from gbinet.model.gbinet import GBiNet
+from gbinet.provenance import maker
+from gbinet.scene import Scene
+from gbinet.sfm.pose import PosedPhotos
+from gbinet.viewer.report import CloudSample, Report, ViewCard, view_card
+
+
+class ShownViews:
+    """Collects pictures, numbers, a share of the points and a mesh while fusion goes by."""
+
+    def __init__(self, scene: Scene, depths: DepthFolder) -> None:
+        self.scene = scene
+        self.depths = depths
+        self.sample = CloudSample()
+        self.mesher: Mesher | None = None
+        self.cards: dict[int, ViewCard] = {}
+        self.shares: dict[str, dict[str, float]] = {}  # view name -> known, confident, kept
+
+    def doubts(self) -> list[str]:
+        """What the numbers say against the result."""
+        kept = [share["kept"] for share in self.shares.values()]
+        if not kept or np.mean(kept) >= 0.05:
+            return []
+        return [
+            f"other views confirmed only {np.mean(kept):.1%} of the pixels, so the cloud has large holes: "
+            "the photos may overlap too little, the depth range may be wrong, or surfaces may lack texture"
+        ]
+
+    def add(self, fused: FusedView) -> None:
+        self.sample.add(fused.cloud)
+        if self.mesher is not None:
+            self.mesher.add(fused)
+        view, depth_map = self.scene.views[fused.index], self.depths.load(fused.index)
+        if depth_map is None:
+            return
+        pixels = depth_map.depth.numel()
+        kept = int(fused.consistent.sum())
+        self.shares[view.name] = {
+            "known": fused.known / pixels,
+            "confident": fused.confident / pixels,
+            "kept": kept / pixels,
+            "points": len(fused.cloud),
+        }
+        photo = None if fused.photo is None else fused.photo.numpy()
+        facts = (
+            f"{depth_map.camera.width} x {depth_map.camera.height} px · "
+            f"confident {fused.confident / pixels:.0%} · kept {kept / pixels:.0%} · "
+            f"{len(fused.cloud):,} new points · {fused.asked} neighbours"
+        )
+        self.cards[fused.index] = view_card(view.name, photo, depth_map, fused.consistent, facts)
+
+
+def report_of(
+    scene: Scene,
+    record: dict[str, Any],
+    shown: ShownViews,
+    depth_run: DepthRun,
+    result: FusionResult,
+    seconds: float,
+    warnings: tuple[str, ...],
+) -> Report:
+    kept = np.mean([s["kept"] for s in shown.shares.values()]) if shown.shares else 0.0
+    numbers = [
+        ("points", f"{result.points:,}"),
+        ("views with depth", f"{result.views} of {len(scene.views)}"),
+        ("pixels confirmed", f"{kept:.0%}"),
+        ("time", duration(seconds)),
+        ("computed on", f"{depth_run.device}, {depth_run.precision}"),
+    ]
+    used = record["settings"]
+    tables = {
+        "Depth": used["depth"],
+        "Fusion": used["fusion"],
+        "Run": {
+            "views computed now": len(depth_run.computed),
+            "views kept from before": len(depth_run.kept),
+            "images encoded": f"{depth_run.encoded} ({depth_run.encoded_again} a second time)",
+            "depth": duration(depth_run.seconds),
+            "of this in the network": duration(depth_run.network_seconds),
+            "fusion": duration(record["seconds"]["fusion"]),
+            "peak memory": f"{record['peak_memory_mib']:.0f} MiB",
+            "tiles": "none" if depth_run.tile is None else f"{depth_run.tile} px",
+        },
+        "Made by": record["made_by"],
+        "Versions": record["versions"],
+    }
+    return Report(
+        title=f"{scene.name}: {result.points:,} points",
+        subtitle=f"{len(scene.views)} views, read as {scene.kind}, from {scene.root}",
+        numbers=numbers,
+        warnings=warnings,
+        cloud=shown.sample.cloud,
+        scene=scene,
+        views=[shown.cards[i] for i in sorted(shown.cards)],
+        tables=tables,
+    )
+
+
+def with_poses(page: Report, posed: PosedPhotos | None) -> Report:
+    """The report with what structure from motion came to."""
+    if posed is None or posed.outcome is None:
+        return page
+    placed = ("photos posed", f"{len(posed.placed)} of {len(posed.placed) + len(posed.missing)}")
+    tables = {"Structure from motion": posed.outcome.facts(), **page.tables}
+    return replace(page, numbers=[*page.numbers[:1], placed, *page.numbers[1:]], tables=tables)
+
+
+def record_of(
+    scene: Scene,
+    model: GBiNet,
+    config: Any,  # a dataclass: every setting
+    depth_run: DepthRun,
+    result: FusionResult,
+    seconds: dict[str, float],
+    warnings: tuple[str, ...],
+) -> dict[str, Any]:
+    """What run.json holds."""
+    return {
+        "scene": {"name": scene.name, "kind": scene.kind, "root": str(scene.root), "views": len(scene.views)},
+        "settings": json.loads(json.dumps(asdict(config), default=str)),
+        "made_by": maker(model).to_dict(),
+        "points": result.points,
+        "depth": asdict(depth_run),
+        "seconds": {k: round(v, 3) for k, v in seconds.items()},
+        "peak_memory_mib": peak_memory_mib(),
+        "peak_gpu_memory_mib": torch.cuda.max_memory_allocated() / 2**20
+        if torch.cuda.is_available()
+        else None,
+        "warnings": list(warnings),
+        "versions": {
+            "gbinet": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+        "command": sys.argv,
+    }
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
