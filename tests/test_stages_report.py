@@ -8,10 +8,10 @@ import pytest
 import torch
 from ball_scene import SceneMaker
 
-from gbinet import stages_report
 from gbinet.errors import GBiNetError
 from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.gbinet import GBiNet
+from gbinet.pipeline import stages_report
 from gbinet.pipeline.stages_report import write_stages_report
 from gbinet.viewer.stages import ViewStages
 
