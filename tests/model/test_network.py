@@ -81,7 +81,6 @@ def test_presets(make_tiny_scene: Any, preset: str) -> None:
     [
         {"first_bins": 16},
         {"inverse_depth": True},
-        {"encoder": "plain"},
         {"readout": "expectation"},
         {"bins": 8, "stages": 3},
         {"stages": 11},
@@ -274,7 +273,7 @@ def test_choices_that_do_not_exist_are_named(model: GBiNet, make_tiny_scene: Any
         ({"first_bins": 2}, "first stage needs at least 4 bins"),
         ({"stages": 0}, "stages must be at least 1"),
         ({"stages": 60}, "stage 60"),
-        ({"confidence_stages": 0}, "confidence_stages"),
+        ({"confidence_stages": -1}, "confidence_stages"),
         ({"encoder_width": 0}, "encoder_width"),
         ({"encoder_width": 3}, "must divide the channels"),
         ({"groups": (8, 8, 8)}, "one number per scale"),

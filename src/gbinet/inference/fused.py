@@ -36,7 +36,7 @@ class FusedPyramid(nn.Module):
         self._laterals: list[_Layer] = []
         self._coarse: list[tuple[_Layer, int]] = []  # with dilation
         self._reductions: list[_Layer] = []  # where fine maps are merged with what coarse ones have seen
-        self._outputs: list[tuple[_Layer, Tensor] | None] = []  # offsets and taps; None: not deformable
+        self._outputs: list[tuple[_Layer, Tensor]] = []  # offsets and taps
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         if not kernels.usable(images):
@@ -86,11 +86,7 @@ class FusedPyramid(nn.Module):
         from gbinet.kernels.conv import conv2d
         from gbinet.kernels.deform import deform_conv2d_into
 
-        deformable = self._outputs[level]
-        if deformable is None:
-            output.copy_(self.plain.output[level](features).permute(0, 2, 3, 1))
-            return
-        layer, taps = deformable
+        layer, taps = self._outputs[level]
         offsets = conv2d(features, layer.weight, layer.bias, relu=False, planar=True)
         deform_conv2d_into(features, offsets, taps, output)
 
@@ -108,8 +104,7 @@ class FusedPyramid(nn.Module):
             (_layer(block), block.conv.dilation[0]) for block in net.coarse if isinstance(block, ConvBlock2d)
         ]
         self._outputs = [
-            (_layer(out.offset), pack_taps(out.weight)) if isinstance(out, DeformConv2d) else None
-            for out in net.output
+            (_layer(out.offset), pack_taps(out.weight)) for out in net.output if isinstance(out, DeformConv2d)
         ]
         self._blocks = []
         for scale in net.bottom_up:

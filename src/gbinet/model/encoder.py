@@ -24,7 +24,6 @@ class FeaturePyramid(nn.Module):
     def __init__(
         self,
         width: int = 8,
-        deformable: bool = True,
         top_down: bool = False,
         coarse_blocks: int = 0,  # more convolutions at the coarsest scale, ever wider
     ) -> None:
@@ -40,10 +39,7 @@ class FeaturePyramid(nn.Module):
         # Index 0 = coarsest scale in both lists below; the coarsest scale has nothing to merge.
         self.lateral = nn.ModuleList(nn.Conv2d(c, 2 * c, 1) for c in (4 * w, 2 * w, w))
         channels = ((8 * w, 8 * w), (8 * w, 4 * w), (4 * w, 2 * w), (2 * w, w))
-        self.output = nn.ModuleList(
-            DeformConv2d(i, o) if deformable else nn.Conv2d(i, o, 3, padding=1, bias=False)
-            for i, o in channels
-        )
+        self.output = nn.ModuleList(DeformConv2d(i, o) for i, o in channels)
         self.channels = tuple(o for _, o in channels)  # per scale, coarse to fine
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
