@@ -184,11 +184,8 @@ def test_weights_of_earlier_versions_load(tmp_path: Path) -> None:
         ({"hypotheses": (1,), "windows": (1.0,), "stages": 1}, "2 hypotheses"),
         ({"hypotheses": (4,), "windows": (0.5,), "stages": 1}, "first of them 1"),
         ({"hypotheses": (4,), "windows": (1.0,), "stages": 2}, "has 1 stages"),
-        ({"hypotheses": (4,), "windows": (1.0,), "stages": 1, "first_spacing": 1.0}, "not of the dense one"),
-        (
-            {"hypotheses": (4,), "windows": (1.0,), "stages": 1, "confidence": "nearby"},
-            "not of the dense one",
-        ),
+        ({**PRESETS["dense-linear"].to_dict(), "first_spacing": 1.0}, "not of the dense one"),
+        ({**PRESETS["dense-linear"].to_dict(), "confidence": "nearby"}, "not of the dense one"),
     ],
 )
 def test_impossible_searches_are_refused(values: dict[str, object], message: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gbinet.model.strategies import DenseSearch
 
-from gbinet.model.config import PRESETS
 from gbinet.model.gbinet import Stage
 from gbinet.training.distributed import Processes
 from gbinet.training.loss import MEASURES, StageLoss
+from gbinet_research.dense import PRESETS, DenseSearch
+from gbinet_research.regression import RegressionLoss
 
 SEARCH = DenseSearch(PRESETS["dense-linear"])
 

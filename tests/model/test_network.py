@@ -281,7 +281,6 @@ def test_choices_that_do_not_exist_are_named(model: GBiNet, make_tiny_scene: Any
         ({"scale_of_stage": ()}, "scale_of_stage"),
         ({"scale_of_stage": (0, 4)}, "scale_of_stage"),
         ({"scale_of_stage": (1, 0)}, "scale_of_stage"),
-        ({"encoder": "magic"}, "encoder 'magic'"),
         ({"readout": "magic"}, "readout 'magic'"),
     ],
     ids=str,

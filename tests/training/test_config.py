@@ -76,41 +76,9 @@ def test_every_field_is_a_flag_that_is_explained(capsys: pytest.CaptureFixture[s
 def test_flags_change_the_preset_and_its_network():
     plain = flags([])
     assert plain == preset("rendered") and plain.network.readout == "expectation"
-    given = flags(
-        [
-            "--stage-weights",
-            "1",
-            "2.5",
-            "--dtu-like",
-            "True",
-            "--model",
-            "gbinet-6",
-            "--first-bins",
-            "24",
-            "--confidence",
-            "nearby",
-            "--stages",
-            "7",
-            "--smoothing",
-            "1",
-            "6",
-            "1",
-            "6",
-            "2",
-            "12",
-            "5",
-            "32",
-            "--readout",
-            "smooth",
-            "--regulariser-width",
-            "16",
-            "16",
-            "8",
-            "8",
-            "--minutes",
-            "5",
-        ]
-    )
+    words = """--stage-weights 1 2.5 --dtu-like True --minutes 5 --model gbinet-6 --first-bins 24 --stages 7
+        --confidence nearby --smoothing 1 6 1 6 2 12 5 32 --readout smooth --regulariser-width 16 16 8 8"""
+    given = flags(words.split())
     network = given.network
     assert (given.stage_weights, given.dtu_like, given.minutes) == ((1.0, 2.5), True, 5.0)
     assert (network.bins, network.first_bins, network.stages) == (6, 24, 7)

@@ -109,7 +109,7 @@ def graph_memory(mode: str, config: TrainConfig, batch: Batch) -> int:
 
 def test_encoding_twice_keeps_encoder_and_stages_apart(planes: PlaneSource, tiny: TrainConfig):
     batch = planes.batch(1, 2)
-    config = replace(tiny, stages=8, encode_twice=True)
+    config = replace(tiny, encode_twice=True).with_network(stages=8)
     twice = {mode: graph_memory(mode, config, batch) for mode in ("per-stage", "shared-encoder")}
     once = graph_memory("shared-encoder", replace(config, encode_twice=False), batch)
     together = graph_memory("accumulate", config, batch)

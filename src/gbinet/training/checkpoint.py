@@ -150,8 +150,8 @@ def _record(state: Path) -> dict[str, object]:
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise FormatError(
             path,
-            f"is not a checkpoint of layout {FORMAT}: another version of gbinet wrote it, and this one cannot "
-            "go on with it. Its weights still load: start a new run with --init and its last.safetensors",
+            f"is not a checkpoint of layout {FORMAT}: another version of gbinet wrote it, and it cannot be "
+            "resumed. Its weights still load: start a new run with --init and its last.safetensors",
         )
     if not {"config", "progress", "adam_steps"} <= set(record):
         raise FormatError(path, "a part of the checkpoint is missing")
