@@ -19,7 +19,7 @@ import torch
 from _common import report
 
 from gbinet.data.batch import Batch
-from gbinet.model.config import PRESETS, GBiNetConfig
+from gbinet.model.config import GBiNetConfig
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 from gbinet.training.samples import open_stream, validation_batches
@@ -33,11 +33,9 @@ SHIPPED = GBiNetConfig(
     first_spacing=1.8,
     inverse_depth=True,
     edge_cells=6,
-    smooth_radii=(1, 1, 2, 5),
-    smooth_cells=(6, 6, 12, 32),
+    smoothing=((1, 6), (1, 6), (2, 12), (5, 32)),
     stages=7,
     confidence="nearby",
-    confidence_stages=7,
     readout="smooth",
 )
 CHOICE = replace(SHIPPED, choice_widths=(64, 32, 16))
@@ -59,12 +57,9 @@ RUNGS: dict[str, GBiNetConfig] = {
 
 
 def train_config(name: str, given: argparse.Namespace) -> TrainConfig:
-    PRESETS[name] = RUNGS[name]
     steps = given.samples // given.batch_size
     return TrainConfig(
-        model=name,
-        stages=RUNGS[name].stages,
-        confidence=RUNGS[name].confidence,
+        network=RUNGS[name],
         recover=True,
         assets=given.assets,
         dtu_like=True,  # as the validation set is
@@ -110,7 +105,7 @@ class Rung:
         self.trainer.runner.release()
         model = self.trainer.shipped()
         model.save(out / f"{self.name}.safetensors", half=True)
-        return validate(model, samples, self.config.stages)
+        return validate(model, samples, self.config.network.stages)
 
 
 class _Nothing:
@@ -165,7 +160,7 @@ def main() -> None:
     for rung in rungs:
         result = rung.score(samples, given.out)
         (given.out / f"{rung.name}.json").write_text(json.dumps(result.to_dict(), indent=1))
-        print(f"\n{rung.name}\n{table(result, rung.config.stages)}", flush=True)
+        print(f"\n{rung.name}\n{table(result, rung.config.network.stages)}", flush=True)
         figures[rung.name] = {
             "mean of the shares": round(100 * result.score, 2),
             "away from edges": [round(100 * share, 1) for share in result.final.within.values()],

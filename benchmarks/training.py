@@ -27,6 +27,7 @@ import torch
 from _common import peak_memory_mib, report
 
 from gbinet.data.batch import Batch
+from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.render.source import RenderConfig, RenderedSource
 from gbinet.training.config import TrainConfig, UpdateMode, preset
@@ -73,7 +74,7 @@ def training_step(
     model = GBiNet(config.network).to(device).train()
     to_channels_last(model)
     optimiser = Optimiser(model, config, Processes())
-    step = Step(config, config.stages)
+    step = Step(config, config.network.stages)
     runner = StepRunner(model, optimiser)
 
     def run() -> None:
@@ -176,8 +177,7 @@ def main() -> None:
     batch = RenderedSource(replace(render, assets=None), device).batch(0, given.batch_size)
     config = TrainConfig(
         precision=given.precision,
-        stages=given.stages,
-        first_bins=given.first_bins,
+        network=GBiNetConfig(stages=given.stages, first_bins=given.first_bins, readout="expectation"),
         batch_size=given.batch_size,
         readout_weight=0.1,
         total_steps=1,

@@ -38,6 +38,37 @@ def test_import_gbinet_imports_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
+OTHERS = (
+    "pycolmap",
+    "scipy",
+    "tensorboard",
+    "viser",
+    "open3d",
+    "trimesh",
+    "plyfile",
+    "matplotlib",
+    "gbinet_research",
+)
+
+
+@pytest.mark.parametrize("verb", ["train", "validate"])
+def test_training_needs_few_packages(verb: str, tmp_path: Path) -> None:
+    """A machine that trains has torch, numpy, pillow, safetensors and rich; tyro comes along in a folder."""
+    train = """train --out run --height 64 --width 64 --views 2 --batch-size 1 --stages 1 --total-steps 1
+        --zoom 1 --dtu-like True --precision float32 --validation-scenes 0"""
+    arguments = {"train": train.split(), "validate": ["validate", "--help"]}[verb]
+    code = f"""
+import sys
+for name in {OTHERS!r}:
+    sys.modules[name] = None  # importing it fails
+from gbinet.cli.main import main
+sys.exit(main({arguments!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert verb != "train" or (tmp_path / "run" / "last.safetensors").is_file()
+
+
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert front.main(["--help"]) == 0
     shown = capsys.readouterr().out

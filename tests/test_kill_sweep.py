@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from ball_scene import SceneMaker
-from test_sfm import shifted_photos
+from shifted_photos import shifted_photos
 
 from gbinet.formats.write_scene import write_scene
 from gbinet.model.config import GBiNetConfig

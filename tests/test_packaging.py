@@ -14,7 +14,7 @@ import pytest
 import gbinet
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("research/*.md")])
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,14 @@ def test_versions_agree(project: dict[str, Any]) -> None:
     assert gbinet.__version__ == version
     assert re.search(rf"^version: {re.escape(version)}$", (ROOT / "CITATION.cff").read_text(), re.M)
     assert re.search(rf"^## \[(Unreleased|{re.escape(version)})\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_research_is_a_package_of_its_own(project: dict[str, Any]) -> None:
+    research = tomllib.loads((ROOT / "research" / "pyproject.toml").read_text())
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/gbinet"]
+    assert research["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["gbinet_research"]
+    assert research["project"]["version"] == project["project"]["version"]
+    assert research["project"]["dependencies"] == ["gbinet"]
 
 
 def requirement_name(requirement: str) -> str:
@@ -79,7 +87,11 @@ def test_files_are_small() -> None:
     if tracked.returncode:
         pytest.skip("not a git clone")
     names = [n for n in tracked.stdout.split() if (ROOT / n).is_file()]
-    long = [n for n in names if n.startswith("src/") and n.endswith(".py") and lines_of(ROOT / n) > 400]
+    long = [
+        n
+        for n in names
+        if n.startswith(("src/", "research/")) and n.endswith(".py") and lines_of(ROOT / n) > 400
+    ]
     assert long == []
     large = [n for n in names if (ROOT / n).stat().st_size > 8_000_000]
     assert large == []

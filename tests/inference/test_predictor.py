@@ -169,7 +169,7 @@ def network() -> GBiNet:
     return model
 
 
-SMOOTH = {"smooth_radii": (1, 1, 2, 5), "smooth_cells": (6, 6, 6, 24)}
+SMOOTH = {"smoothing": ((1, 6), (1, 6), (2, 6), (5, 24))}
 
 
 @pytest.mark.parametrize(

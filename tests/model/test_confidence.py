@@ -14,10 +14,10 @@ from gbinet.errors import InputError
 from gbinet.inference import tiles
 from gbinet.inference.engine import Engine
 from gbinet.model import search
-from gbinet.model.config import PRESETS, GBiNetConfig
+from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 
-NEARBY = GBiNetConfig(confidence="nearby", confidence_stages=7, stages=7, first_bins=8)
+NEARBY = GBiNetConfig(confidence="nearby", stages=7, first_bins=8)
 
 
 def network() -> GBiNet:
@@ -56,5 +56,3 @@ def test_engine_and_tiles_agree() -> None:
 def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(InputError, match="confidence"):
         replace(NEARBY, confidence="best")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="confidence"):
-        replace(PRESETS["dense-linear"], confidence="nearby")

@@ -21,8 +21,7 @@ SMOOTH = GBiNetConfig(
     first_bins=8,
     stages=3,
     scale_of_stage=(0, 2, 3),
-    smooth_radii=(1, 1, 2, 3),
-    smooth_cells=(6, 6, 6, 24),
+    smoothing=((1, 6), (1, 6), (2, 6), (3, 24)),
     readout="smooth",
 )
 
@@ -106,7 +105,7 @@ def test_weights_with_a_refiner_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_a_refiner_needs_smoothing_at_full_size() -> None:
-    with pytest.raises(InputError, match="smooth_radii at full size"):
+    with pytest.raises(InputError, match="smoothing at full size"):
         GBiNetConfig(refiner=True)
     with pytest.raises(InputError, match="network with a refiner"):
         GBiNetConfig(readout="refined")

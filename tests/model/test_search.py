@@ -16,6 +16,7 @@ from gbinet.errors import InputError
 from gbinet.model import search
 from gbinet.model.gbinet import Stage
 from gbinet.model.search import SearchGrid, SearchState
+from gbinet.model.smoothing import smoothed
 from gbinet.training.distributed import Processes
 from gbinet.training.loss import stage_loss
 
@@ -379,3 +380,20 @@ def test_a_search_without_smoothing_has_no_places() -> None:
     state = search.start(SearchGrid(), torch.tensor([[1.0, 2.0]]), 3, 4)
     with pytest.raises(InputError, match="no smoothing"):
         search.settled_depth(search.descend(state, torch.zeros(1, 3, 4, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize("bins", [2, 4, 6])
+def test_what_follows_a_stage_is_the_best_bin_or_the_smoothed_place(bins: int) -> None:
+    state = search.start(SearchGrid(bins, bins), torch.tensor([[425.0, 935.0]]), 9, 11)
+    for _ in range(3):
+        logits = torch.randn(1, bins, 9, 11, generator=torch.Generator().manual_seed(bins)).requires_grad_()
+        low, high = search.window(state)
+        tested = search.hypotheses(state)
+        assert (tested >= low[:, None]).all() and (tested <= high[:, None]).all()
+        best = search.follow(state, logits, None)
+        assert torch.equal(best.cell, search.descend(state, logits.argmax(1)).cell) and best.place is None
+        place = smoothed(search.expected_place(state, logits.detach().softmax(1)), 2, 6.0)
+        settled = search.follow(state, logits, (2, 6))
+        assert settled.place is not None and not settled.place.requires_grad
+        assert torch.equal(settled.place, place) and settled.stage == best.stage
+        state = best

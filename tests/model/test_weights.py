@@ -63,13 +63,48 @@ def test_saving_and_loading_is_exact(model: GBiNet, ours: Path, tmp_path: Path) 
     [
         replace(SMALL, bins=2),
         replace(SMALL, bins=6, first_bins=32, inverse_depth=True, readout="expectation"),
-        replace(SMALL, encoder="plain", groups=(4, 4, 2, 1), scale_of_stage=(0, 1, 2, 3), stages=5),
+        replace(SMALL, groups=(4, 4, 2, 1), scale_of_stage=(0, 1, 2, 3), stages=5),
     ],
-    ids=["binet", "gbinet-6", "plain"],
+    ids=["binet", "gbinet-6", "stages"],
 )
 def test_the_configuration_comes_back(config: GBiNetConfig, tmp_path: Path) -> None:
     assert GBiNet.from_pretrained(GBiNet(config).save(tmp_path / "w.safetensors")).config == config
     assert GBiNetConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+# What an earlier version wrote beside the fields of today, in every file.
+EARLIER = {"strategy": "binary", "hypotheses": [], "windows": [], "encoder": "deformable"}
+
+
+def test_files_of_earlier_versions_load(model: GBiNet, ours: Path, tmp_path: Path) -> None:
+    config = {k: v for k, v in SMALL.to_dict().items() if k != "smoothing"}
+    config |= {**EARLIER, "smooth_radii": [0, 1, 2, 5], "smooth_cells": [6, 6, 12, 32]}
+    old = rewrite(ours, tmp_path / "old.safetensors", {"config": json.dumps(config)})
+    again = GBiNet.from_pretrained(old)
+    assert again.config == replace(SMALL, smoothing=((0, 6), (1, 6), (2, 12), (5, 32)))
+    assert all(torch.equal(again.state_dict()[k], v) for k, v in model.state_dict().items())
+    none = GBiNetConfig.from_dict({**EARLIER, "smooth_radii": [], "smooth_cells": []})
+    assert none == GBiNetConfig()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"strategy": "dense", "hypotheses": [192], "windows": [1.0]}, "strategy is 'dense'.*research/"),
+        ({"hypotheses": [8]}, "hypotheses"),
+        ({"encoder": "plain"}, "encoder is 'plain'"),
+        ({"smooth_radii": [1, 1, 1, 1]}, "smooth_radii and smooth_cells"),
+        ({"quantum": True}, "please update"),
+    ],
+    ids=str,
+)
+def test_networks_that_are_gone_are_refused_in_words(
+    ours: Path, tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    config = {**SMALL.to_dict(), **EARLIER, **change}
+    old = rewrite(ours, tmp_path / "old.safetensors", {"config": json.dumps(config)})
+    with pytest.raises(WeightsError, match=rf"old\.safetensors.*{said}"):
+        GBiNet.from_pretrained(old)
 
 
 def test_half_weights_lose_nothing(model: GBiNet, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from plane_scenes import PlaneSource
 
+from gbinet.model.config import GBiNetConfig
 from gbinet.training.config import TrainConfig
 
 
@@ -19,7 +20,7 @@ def tiny() -> TrainConfig:
         height=64,
         width=64,
         batch_size=2,
-        stages=3,
+        network=GBiNetConfig(stages=3),
         precision="float32",
         total_steps=4,
         warmup_steps=0,

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from plane_scenes import PlaneSource
 
+from gbinet.model.config import GBiNetConfig
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import connect
 from gbinet.training.samples import SourceStream
@@ -22,7 +23,7 @@ def run(out: Path, steps: int, batch_size: int, mode: str) -> None:
         height=64,
         width=64,
         batch_size=batch_size,
-        stages=3,
+        network=GBiNetConfig(stages=3),
         precision="float32",
         total_steps=steps,
         warmup_steps=0,

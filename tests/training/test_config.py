@@ -1,17 +1,20 @@
-"""Presets are the paper's, flags come from the fields, impossible runs are refused."""
+"""Presets are the paper's, every field is a flag with a help text, impossible runs are refused."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import tyro
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gbinet.cli.train import command
 from gbinet.errors import InputError
-from gbinet.training.__main__ import parser
-from gbinet.training.config import PRESETS, TrainConfig, field_help, preset
+from gbinet.model.config import GBiNetConfig
+from gbinet.training.config import PRESETS, TrainConfig, preset
 from gbinet.training.optimise import learning_rate
 
 
@@ -39,7 +42,7 @@ def test_the_cosine_never_rises_and_ends_at_its_floor(a: float, b: float):
     config = preset("rendered", total_steps=10, warmup_steps=0)
     early, late = sorted((a, b))
     assert learning_rate(config, 0, early) >= learning_rate(config, 0, late)
-    assert learning_rate(config, 0, 1.0) == pytest.approx(config.learning_rate * config.final_rate)
+    assert learning_rate(config, 0, 1.0) == pytest.approx(0.01 * config.learning_rate)
 
 
 def test_warm_up_rises_to_the_full_rate():
@@ -50,17 +53,58 @@ def test_warm_up_rises_to_the_full_rate():
     assert rates[9] == rates[11] == config.learning_rate
 
 
-def test_every_field_is_explained():
-    assert [name for name, text in field_help().items() if len(text) < 10] == []
+def flags(arguments: list[str]) -> TrainConfig:
+    """What `gbinet train` would run."""
+    run = command(arguments)
+    found: list[TrainConfig] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gbinet.cli.train._run", lambda start, config: found.append(config))
+        tyro.cli(run, args=arguments)
+    return found[0]
 
 
-def test_every_field_is_a_flag():
-    flags = {f.name for f in fields(TrainConfig)}
-    given = vars(parser().parse_args(["--out", "x", "--stage-weights", "1", "2.5", "--dtu-like", "True"]))
-    assert flags <= set(given)
-    assert given["stage_weights"] == [1.0, 2.5]
-    assert given["dtu_like"] is True
-    assert given["batch_size"] is None
+def test_every_field_is_a_flag_that_is_explained(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        tyro.cli(command(["--help"]), args=["--help"])
+    shown = capsys.readouterr().out
+    for field in (*fields(TrainConfig), *fields(GBiNetConfig)):
+        if field.name != "network":
+            explained = re.search(rf"--{field.name.replace('_', '-')}\b(.*?)\(default", shown, re.S)
+            assert explained and len(re.findall(r"[a-z]{2,}", explained[1])) > 2, field.name
+
+
+def test_flags_change_the_preset_and_its_network():
+    plain = flags([])
+    assert plain == preset("rendered") and plain.network.readout == "expectation"
+    words = """--stage-weights 1 2.5 --dtu-like True --minutes 5 --model gbinet-6 --first-bins 24 --stages 7
+        --confidence nearby --smoothing 1 6 1 6 2 12 5 32 --readout smooth --regulariser-width 16 16 8 8"""
+    given = flags(words.split())
+    network = given.network
+    assert (given.stage_weights, given.dtu_like, given.minutes) == ((1.0, 2.5), True, 5.0)
+    assert (network.bins, network.first_bins, network.stages) == (6, 24, 7)
+    assert network.smoothing == ((1, 6), (1, 6), (2, 12), (5, 32))
+    assert network.regulariser_widths == (16, 16, 8, 8)
+    assert given.batch_size == preset("rendered").batch_size
+    paper = flags(["--preset", "dtu", "--data", "some/folder"])
+    assert paper == preset("dtu", data=Path("some/folder"))
+
+
+def test_a_resumed_run_starts_from_its_own_options(tmp_path: Path):
+    from gbinet.model.gbinet import GBiNet
+    from gbinet.training import checkpoint
+    from gbinet.training.distributed import Processes
+    from gbinet.training.optimise import Optimiser
+
+    config = preset("dtu", batch_size=3, stage_weights=(1.0, 2.0)).with_network(first_bins=8)
+    model = GBiNet(config.network)
+    optimiser = Optimiser(model, config, Processes())
+    checkpoint.save(tmp_path, model, optimiser, config, checkpoint.Progress(step=5))
+    given = flags(["--out", str(tmp_path), "--resume", "--minutes", "3"])
+    assert given == replace(config, minutes=3.0)
+    with pytest.raises(InputError, match="--model"):
+        command(["--out", str(tmp_path), "--resume", "--model", "binet"])
+    with pytest.raises(InputError, match="no checkpoint"):
+        command(["--out", str(tmp_path / "empty"), "--resume"])
 
 
 @pytest.mark.parametrize(
@@ -68,22 +112,17 @@ def test_every_field_is_a_flag():
     [
         ({"height": 100}, "multiples of 64"),
         ({"model": "resnet"}, "no network 'resnet'"),
+        ({"update": "refiner"}, "--refiner True"),
         ({"views": 1}, "a reference and a source"),
         ({"batch_size": 0}, "batch_size"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"ema": 1.0}, "ema"),
         ({"stage_weights": (1.0, -1.0)}, "stage_weights"),
-        ({"first_bins": 3}, "first stage"),
     ],
 )
 def test_impossible_runs_are_refused(change: dict[str, object], said: str):
     with pytest.raises(InputError, match=said):
         preset("rendered", **change)
-
-
-def test_a_run_needs_a_length():
-    with pytest.raises(InputError, match="how long"):
-        TrainConfig()
 
 
 def test_unknown_presets_and_fields_are_refused():
@@ -99,8 +138,7 @@ def test_the_last_stage_weight_counts_on(weights: list[float], stage: int):
     assert config.stage_weight(stage) == weights[min(stage, len(weights)) - 1]
 
 
-def test_the_network_takes_over_the_confidence() -> None:
-    plain = TrainConfig(total_steps=1).network
-    assert (plain.confidence, plain.confidence_stages) == ("largest", 6)
-    nearby = TrainConfig(total_steps=1, stages=7, confidence="nearby").network
-    assert (nearby.confidence, nearby.confidence_stages) == ("nearby", 7)
+def test_all_stages_of_a_product_count() -> None:
+    assert GBiNetConfig().stages_counted == 6
+    assert GBiNetConfig(stages=7, confidence="nearby").stages_counted == 7
+    assert GBiNetConfig(stages=7, confidence="nearby", confidence_stages=3).stages_counted == 3

@@ -35,7 +35,9 @@ def train(
     measures = []
     for number in range(count):
         steps.optimiser.schedule(1e-4 * (number + 1), number)
-        measures.append(steps(source.batch(number, 2).to(device), Step(config, config.stages)).cpu().clone())
+        measures.append(
+            steps(source.batch(number, 2).to(device), Step(config, config.network.stages)).cpu().clone()
+        )
     return measures
 
 
@@ -85,40 +87,40 @@ def test_replayed_steps_see_every_batch_and_rate(planes: PlaneSource, tiny: Trai
 @pytest.mark.usefixtures("anywhere")
 def test_another_shape_runs_eagerly_and_replaces_the_recording(tiny: TrainConfig):
     recorder = Recorder()
-    steps = runner(replace(tiny, stages=1), recorder)
+    steps = runner(tiny.with_network(stages=1), recorder)
     small, large = PlaneSource(64, 64), PlaneSource(64, 128)
-    train(steps, replace(tiny, stages=1), small, EAGER_STEPS + 1)
+    train(steps, tiny.with_network(stages=1), small, EAGER_STEPS + 1)
     assert steps.recorded and recorder.records == 1
-    train(steps, replace(tiny, stages=1), large, 1)
+    train(steps, tiny.with_network(stages=1), large, 1)
     assert not steps.recorded
-    train(steps, replace(tiny, stages=1), large, EAGER_STEPS)
+    train(steps, tiny.with_network(stages=1), large, EAGER_STEPS)
     assert steps.recorded and recorder.records == 2
-    train(steps, replace(tiny, stages=2), large, 1)  # more stages are another recording too
+    train(steps, tiny.with_network(stages=2), large, 1)  # more stages are another recording too
     assert not steps.recorded and recorder.records == 2
 
 
 @pytest.mark.usefixtures("anywhere")
 def test_released_recording_is_made_again(planes: PlaneSource, tiny: TrainConfig):
     recorder = Recorder()
-    steps = runner(replace(tiny, stages=1), recorder)
-    train(steps, replace(tiny, stages=1), planes, EAGER_STEPS + 1)
+    steps = runner(tiny.with_network(stages=1), recorder)
+    train(steps, tiny.with_network(stages=1), planes, EAGER_STEPS + 1)
     steps.release()
-    train(steps, replace(tiny, stages=1), planes, 1)
+    train(steps, tiny.with_network(stages=1), planes, 1)
     assert (recorder.records, recorder.replays) == (2, 2)
 
 
 @pytest.mark.usefixtures("anywhere")
 def test_what_cannot_be_recorded_runs_eagerly_and_says_why(planes: PlaneSource, tiny: TrainConfig):
-    steps = runner(replace(tiny, stages=1), refuse)
-    train(steps, replace(tiny, stages=1), planes, EAGER_STEPS + 2)
+    steps = runner(tiny.with_network(stages=1), refuse)
+    train(steps, tiny.with_network(stages=1), planes, EAGER_STEPS + 2)
     assert steps.failure == "cannot record 0"
     assert float(steps.optimiser.applied) == EAGER_STEPS + 2
 
 
 def test_nothing_is_recorded_on_a_cpu(planes: PlaneSource, tiny: TrainConfig):
     recorder = Recorder()
-    steps = runner(replace(tiny, stages=1), recorder)
-    train(steps, replace(tiny, stages=1), planes, EAGER_STEPS + 1)
+    steps = runner(tiny.with_network(stages=1), recorder)
+    train(steps, tiny.with_network(stages=1), planes, EAGER_STEPS + 1)
     assert recorder.records == 0 and not steps.failure
 
 
@@ -141,7 +143,7 @@ def test_recorded_steps_train_like_eager_ones(mode: str, planes: PlaneSource, ti
         for steps in (recorded, eager):
             steps.optimiser.schedule(1e-4 * (number + 1), number)
             batch = planes.batch(number, 2).to("cuda")
-            measures.append(steps(batch, Step(config, config.stages)).clone())
+            measures.append(steps(batch, Step(config, config.network.stages)).clone())
             after = torch.cat([p.detach().flatten() for p in steps.model.parameters()])
             moves.append(after - before)
         assert recorded.recorded and not recorded.failure and not eager.recorded

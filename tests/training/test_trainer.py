@@ -15,7 +15,8 @@ import torch
 from plane_scenes import PlaneSource
 
 from gbinet.data.batch import Batch
-from gbinet.errors import GBiNetError, InputError, WeightsError
+from gbinet.errors import FormatError, GBiNetError, InputError, WeightsError
+from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import TrainConfig, preset
 from gbinet.training.distributed import Processes
@@ -42,8 +43,9 @@ def test_a_stopped_and_resumed_run_equals_an_unbroken_one(
 ):
     config = replace(tiny, readout_weight=0.1, warmup_steps=3)
     if mode == "refiner":
-        smooth = replace(tiny, stages=7, smooth_radii=(1, 1, 1, 2), smooth_cells=(6, 6, 6, 24))
-        config = replace(smooth, init=initial_weights(smooth).save(tmp_path / "network.safetensors"))
+        smooth = tiny.with_network(stages=7, smoothing=((1, 6), (1, 6), (1, 6), (2, 24)))
+        init = initial_weights(smooth).save(tmp_path / "network.safetensors")
+        config = replace(smooth.with_network(refiner=True, readout="refined"), init=init)
     config = replace(config, update=mode)  # type: ignore[arg-type]
     validation = [planes.batch(500, 1)]
     train(config, tmp_path / "a", stream=stream_of(planes), validation=validation)
@@ -102,9 +104,8 @@ def test_three_bad_batches_in_a_row_stop_the_run(planes: PlaneSource, tiny: Trai
 
 def test_the_loss_halves_in_a_minute(tiny: TrainConfig, tmp_path: Path):
     """Stage 1 and 2 on a few planes, on one core: quick enough for every run of the tests."""
-    config = replace(
-        tiny, stages=2, total_steps=60, learning_rate=4e-3, log_every=10, ema=0.9, clip=10.0, final_rate=0.1
-    )
+    config = replace(tiny, total_steps=60, learning_rate=4e-3, log_every=10, ema=0.9, clip=10.0)
+    config = config.with_network(stages=2)
     source = PlaneSource(scenes=2)
     train(config, tmp_path, stream=stream_of(source), validation=[source.batch(0, 1)])
     losses = [line["loss"] for line in log(tmp_path, "train")]
@@ -120,11 +121,30 @@ def test_a_run_is_not_overwritten_and_keeps_its_options(
     train(config, tmp_path, stream=stream_of(planes), validation=[])
     with pytest.raises(InputError, match="--resume"):
         train(config, tmp_path, stream=stream_of(planes), validation=[])
-    with pytest.raises(InputError, match="learning_rate"):
+    with pytest.raises(InputError, match="--learning-rate"):
         other = replace(config, learning_rate=0.5)
+        train(other, tmp_path, resume=True, stream=stream_of(planes), validation=[])
+    with pytest.raises(InputError, match=r"--bins \(was 4, now 6\)"):
+        other = config.with_network(bins=6)
         train(other, tmp_path, resume=True, stream=stream_of(planes), validation=[])
     with pytest.raises(InputError, match="no checkpoint"):
         train(config, tmp_path / "empty", resume=True, stream=stream_of(planes), validation=[])
+
+
+def test_a_checkpoint_of_another_version_says_what_to_do(
+    planes: PlaneSource, tiny: TrainConfig, tmp_path: Path
+):
+    config = replace(tiny, total_steps=1)
+    train(config, tmp_path, stream=stream_of(planes), validation=[])
+    record = tmp_path / "state-00000001" / "state.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "format": 1}))
+    with pytest.raises(FormatError, match="--init"):
+        train(config, tmp_path, resume=True, stream=stream_of(planes), validation=[])
+
+
+def test_a_run_without_a_length_takes_an_hour():
+    assert TrainConfig().with_length().total_minutes == 60
+    assert preset("rendered", minutes=5).with_length().total_minutes == 0
 
 
 def test_minutes_stop_the_run_in_time(planes: PlaneSource, tiny: TrainConfig, tmp_path: Path):
@@ -163,7 +183,8 @@ def test_weights_of_another_configuration_with_the_same_tensors_start_a_run(
     planes: PlaneSource, tiny: TrainConfig, tmp_path: Path
 ):
     path = GBiNet("gbinet").save(tmp_path / "four.safetensors")
-    config = replace(tiny, first_bins=16, init=path, total_steps=1, learning_rate=1e-12, ema=0.0)
+    config = replace(tiny, init=path, total_steps=1, learning_rate=1e-12, ema=0.0)
+    config = config.with_network(first_bins=16)
     train(config, tmp_path / "run", stream=stream_of(planes), validation=[])
     trained = GBiNet.from_pretrained(tmp_path / "run" / "last.safetensors")
     assert trained.config.first_bins == 16
@@ -172,8 +193,6 @@ def test_weights_of_another_configuration_with_the_same_tensors_start_a_run(
 
 
 def test_weights_that_do_not_fit_are_refused(planes: PlaneSource, tiny: TrainConfig, tmp_path: Path):
-    from gbinet.model.config import GBiNetConfig
-
     path = GBiNet(GBiNetConfig(regulariser_width=16)).save(tmp_path / "wide.safetensors")
     with pytest.raises(WeightsError, match=r"wide\.safetensors"):
         train(replace(tiny, init=path), tmp_path / "run", stream=stream_of(planes), validation=[])
@@ -204,7 +223,7 @@ def test_rendered_scenes_are_learned_in_a_minute(tmp_path: Path):
         width=64,
         views=3,
         batch_size=2,
-        stages=3,
+        network=GBiNetConfig(stages=3, readout="expectation"),
         learning_rate=4e-3,
         warmup_steps=5,
         precision="float32",
@@ -228,7 +247,7 @@ def test_training_runs_on_the_gpu_and_resumes(tiny: TrainConfig, tmp_path: Path,
         width=128,
         update=mode,
         precision=precision,
-        stages=8,
+        network=GBiNetConfig(),
         readout_weight=0.1,
         total_steps=6,
     )  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def gradients(mode: str, config: TrainConfig, batch: Batch) -> tuple[dict[str, t
     """Sum of the gradients of one batch, and the network with its new statistics."""
     torch.manual_seed(0)
     model = GBiNet(config.network).train()
-    update(mode, model, batch, Step(config, config.stages), lambda: None)  # type: ignore[arg-type]
+    update(mode, model, batch, Step(config, config.network.stages), lambda: None)  # type: ignore[arg-type]
     return {k: p.grad for k, p in model.named_parameters() if p.grad is not None}, model
 
 
@@ -37,9 +37,8 @@ def gradients(mode: str, config: TrainConfig, batch: Batch) -> tuple[dict[str, t
 def test_shared_encoder_gives_the_gradients_of_accumulate(
     planes: PlaneSource, tiny: TrainConfig, stages: int, encode_twice: bool
 ):
-    config = replace(
-        tiny, stages=stages, readout_weight=0.3, stage_weights=(2.0, 1.0, 0.5), encode_twice=encode_twice
-    )
+    config = replace(tiny, readout_weight=0.3, stage_weights=(2.0, 1.0, 0.5), encode_twice=encode_twice)
+    config = config.with_network(stages=stages)
     batch = planes.batch(0, 2)
     together, model_a = gradients("accumulate", config, batch)
     shared, model_b = gradients("shared-encoder", config, batch)
@@ -104,13 +103,13 @@ def graph_memory(mode: str, config: TrainConfig, batch: Batch) -> int:
                 held.pop(self.key, None)
 
     with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.tensor):
-        update(mode, model, batch, Step(config, config.stages), lambda: None)  # type: ignore[arg-type]
+        update(mode, model, batch, Step(config, config.network.stages), lambda: None)  # type: ignore[arg-type]
     return peak
 
 
 def test_encoding_twice_keeps_encoder_and_stages_apart(planes: PlaneSource, tiny: TrainConfig):
     batch = planes.batch(1, 2)
-    config = replace(tiny, stages=8, encode_twice=True)
+    config = replace(tiny, encode_twice=True).with_network(stages=8)
     twice = {mode: graph_memory(mode, config, batch) for mode in ("per-stage", "shared-encoder")}
     once = graph_memory("shared-encoder", replace(config, encode_twice=False), batch)
     together = graph_memory("accumulate", config, batch)
@@ -139,8 +138,8 @@ def test_geometry_is_float32_under_autocast(planes: PlaneSource):
 
 def test_mixed_precision_is_close_to_float32(tiny: TrainConfig):
     batch = PlaneSource(128, 128).batch(0, 2)  # in smaller images batch norm sees too few pixels to compare
-    plain, _ = gradients("shared-encoder", replace(tiny, stages=1), batch)
-    mixed, _ = gradients("shared-encoder", replace(tiny, stages=1, precision="bfloat16"), batch)
+    plain, _ = gradients("shared-encoder", tiny.with_network(stages=1), batch)
+    mixed, _ = gradients("shared-encoder", replace(tiny.with_network(stages=1), precision="bfloat16"), batch)
     assert all(g.dtype == torch.float32 for g in mixed.values())
     names = [k for k in plain if k.startswith("regularisers")]
     a, b = (torch.cat([g[k].flatten() for k in names]) for g in (plain, mixed))
@@ -148,14 +147,9 @@ def test_mixed_precision_is_close_to_float32(tiny: TrainConfig):
 
 
 def refining(tiny: TrainConfig) -> TrainConfig:
-    return replace(
-        tiny,
-        update="refiner",
-        stages=8,
-        smooth_radii=(1, 1, 1, 2),
-        smooth_cells=(6, 6, 6, 24),
-        readout_weight=0.0,
-    )
+    smoothing = ((1, 6), (1, 6), (1, 6), (2, 24))
+    network = tiny.with_network(stages=8, smoothing=smoothing, refiner=True, readout="refined")
+    return replace(network, update="refiner", readout_weight=0.0)
 
 
 def test_only_the_refiner_learns_and_learns(planes: PlaneSource, tiny: TrainConfig) -> None:
@@ -173,7 +167,7 @@ def test_only_the_refiner_learns_and_learns(planes: PlaneSource, tiny: TrainConf
         adam.zero_grad()
 
     for _ in range(12):
-        measures = update("refiner", model, batch, Step(config, config.stages), optimise)
+        measures = update("refiner", model, batch, Step(config, config.network.stages), optimise)
         error, pixels = measures[-1, -2:].tolist()
         errors.append(error / pixels)
     assert errors[-1] < 0.97 * errors[0]
@@ -186,13 +180,15 @@ def test_a_run_may_start_from_weights_with_or_without_a_refiner(tiny: TrainConfi
     config = refining(tiny)
     with pytest.raises(InputError, match="--init"):
         initial_weights(config)
-    plain = initial_weights(replace(config, update="shared-encoder"))
+    without = replace(config.with_network(readout="smooth"), update="shared-encoder")
+    without = without.with_network(refiner=False)
+    plain = initial_weights(without)
     with_refiner = initial_weights(replace(config, init=plain.save(tmp_path / "plain.safetensors")))
     assert with_refiner.refiner is not None
     torch.nn.init.normal_(with_refiner.refiner.output.weight)
     saved = with_refiner.save(tmp_path / "refiner.safetensors")
     again = initial_weights(replace(config, init=saved))
-    dropped = initial_weights(replace(config, update="shared-encoder", init=saved))
+    dropped = initial_weights(replace(without, init=saved))
     assert all(torch.equal(v, again.state_dict()[k]) for k, v in with_refiner.state_dict().items())
     assert dropped.refiner is None
     assert all(torch.equal(v, plain.state_dict()[k]) for k, v in dropped.state_dict().items())
@@ -203,7 +199,7 @@ def test_averaged_weights_follow_the_refiner_alone(planes: PlaneSource, tiny: Tr
     model = initial_weights(config, resumed=True).train()
     optimiser = Optimiser(model, config, Processes())
     optimiser.schedule(1e-2, 100)
-    eager_step(model, optimiser, planes.batch(0, 2), Step(config, config.stages))
+    eager_step(model, optimiser, planes.batch(0, 2), Step(config, config.network.stages))
     assert optimiser.averaged is not None
     for (name, own), averaged in zip(model.named_parameters(), optimiser.averaged.parameters(), strict=True):
         assert torch.equal(own, averaged) != name.startswith("refiner.output"), name
@@ -211,7 +207,9 @@ def test_averaged_weights_follow_the_refiner_alone(planes: PlaneSource, tiny: Tr
 
 def test_a_refiner_is_trained_at_full_size_only(tiny: TrainConfig) -> None:
     with pytest.raises(InputError, match="full size"):
-        replace(refining(tiny), stages=6)
+        refining(tiny).with_network(stages=6)
+    with pytest.raises(InputError, match="--refiner True"):
+        replace(tiny, update="refiner")
     with pytest.raises(InputError, match="grow"):
         replace(refining(tiny), grow_stages=True)
 

@@ -125,8 +125,7 @@ def test_a_network_that_smooths_is_measured_by_its_own_depth(refiner: bool) -> N
     torch.manual_seed(0)
     config = GBiNetConfig(
         stages=7,
-        smooth_radii=(0, 1, 1, 2),
-        smooth_cells=(6, 6, 6, 24),
+        smoothing=((0, 6), (1, 6), (1, 6), (2, 24)),
         refiner=refiner,
         readout="refined" if refiner else "smooth",
     )

@@ -13,8 +13,9 @@ from types import FrameType
 from typing import Any
 
 # Verb -> what it does. Each lives in gbinet/cli/<verb>.py as a typed function `run`, from which tyro derives
-# the flags, or as a dict of such functions (`gbinet evaluate dtu`). Heavy imports happen inside these
-# modules, so that `gbinet --help` answers at once.
+# the flags, or as a dict of such functions (`gbinet evaluate dtu`), or as a function `command` that makes one
+# from the arguments, where defaults depend on them. Heavy imports happen inside these modules, so that
+# `gbinet --help` answers at once.
 VERBS: dict[str, str] = {
     "demo": "render a small scene, reconstruct it, compare it with the truth",
     "reconstruct": "photos, with or without poses, to a dense cloud with a report",
@@ -22,9 +23,9 @@ VERBS: dict[str, str] = {
     "fuse": "depth maps, of gbinet or of others, into one cloud",
     "view": "look at a reconstruction in the browser",
     "train": "train the network on rendered scenes or on a data set",
+    "validate": "how good weights are, stage by stage, on rendered scenes",
     "render": "random textured scenes with exact depth, as a data set",
     "evaluate": "scores of depth maps and clouds: depth, cloud, dtu, tanks, eth3d",
-    "compare": "the paper's comparisons, trained and measured: strategies, bins, stages, updates",
     "info": "what a folder holds: views, sizes, depth ranges, pairs, coverage",
     "convert": "scenes, depth maps and clouds from one format to another",
     "benchmark": "time and memory of a depth map on this machine: speed, memory",
@@ -81,8 +82,9 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
     before = _on_sigterm(_stop)
     try:
         module = importlib.import_module(f"gbinet.cli.{verb}")
-        parse = tyro.extras.subcommand_cli_from_dict if isinstance(module.run, dict) else tyro.cli
-        parse(module.run, args=arguments, prog=f"gbinet {verb}", description=VERBS[verb])
+        run = module.command(arguments) if hasattr(module, "command") else module.run
+        parse = tyro.extras.subcommand_cli_from_dict if isinstance(run, dict) else tyro.cli
+        parse(run, args=arguments, prog=f"gbinet {verb}", description=VERBS[verb])
     except GBiNetError as error:
         if debug:
             raise

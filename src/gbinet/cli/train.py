@@ -2,73 +2,63 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields, make_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
 
+from gbinet.errors import InputError
 from gbinet.training.checkpoint import resumed_config
-from gbinet.training.config import PRESETS, TrainConfig, field_help, preset
+from gbinet.training.config import TrainConfig, preset
 from gbinet.training.progress import line
 from gbinet.training.trainer import Report, train
 
-Preset = Literal["rendered", "dtu", "dtu-crops", "blendedmvs"]
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins."""
+
+    out: Path | None = None  # folder of the run: weights, checkpoint, log, curves; default: runs/PRESET
+    preset: Literal["rendered", "dtu", "dtu-crops", "blendedmvs"] = "rendered"  # of all options below
+    model: Literal["gbinet", "binet", "gbinet-6"] | None = None  # preset of the network; default: gbinet
+    resume: bool = False  # go on from the newest checkpoint in OUT, exactly where it stopped
+
+    @property
+    def folder(self) -> Path:
+        return self.out or Path("runs") / self.preset
+
+    def config(self) -> TrainConfig:
+        """The options that the command line may change."""
+        if not self.resume:
+            return preset(self.preset, self.model or "gbinet")
+        if self.model is not None:
+            raise InputError("--model: a resumed run keeps its network; omit it")
+        return resumed_config(self.folder)
 
 
-def _overrides() -> type:
-    """TrainConfig with every field optional: what is not given keeps the preset's value."""
-    hints, explained = get_type_hints(TrainConfig), field_help()
-    columns: list[Any] = []
-    for option in fields(TrainConfig):
-        kind = hints[option.name]
-        shown = tyro.conf.arg(
-            help=explained[option.name], metavar=_metavar(kind), help_behavior_hint="(default: the preset's)"
-        )
-        columns.append((option.name, Annotated[kind | None, shown], field(default=None)))
-    return make_dataclass("Options", columns, frozen=True)
+def command(arguments: Sequence[str]) -> Callable[..., None]:
+    """The verb, its options' defaults being those of the preset or of the run that is resumed."""
+    begin, _ = tyro.cli(Start, args=arguments, return_unknown_args=True, add_help=False)
+    config = begin.config()
+
+    def run(
+        start: Annotated[Start, tyro.conf.OmitArgPrefixes] = begin,
+        training: Annotated[TrainConfig, tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff] = config,
+    ) -> None:
+        """Train the network. `gbinet train --preset dtu --data DIR` is the paper's recipe.
+
+        Weights are in OUT/best.safetensors (by validation) and OUT/last.safetensors. Ctrl-C stops cleanly.
+        """
+        _run(start, training)
+
+    return run
 
 
-def _metavar(kind: Any) -> str:
-    """How help shows a value of a field's type."""
-    if get_origin(kind) is Literal:
-        return "{" + ",".join(get_args(kind)) + "}"
-    if get_origin(kind) is tuple:
-        return f"{get_args(kind)[0].__name__.upper()} ..."
-    if kind is bool:
-        return "{True,False}"
-    return "PATH" if Path in get_args(kind) else str(kind.__name__).upper()
-
-
-if TYPE_CHECKING:
-    Options = Any
-    NOTHING_CHANGED: Any = None
-else:
-    Options = _overrides()
-    NOTHING_CHANGED = Options()
-
-
-def run(
-    out: Path | None = None,
-    preset_name: Annotated[Preset, tyro.conf.arg(name="preset")] = "rendered",
-    resume: bool = False,
-    options: Annotated[Options, tyro.conf.arg(name="")] = NOTHING_CHANGED,
-) -> None:
-    """Train the network. `gbinet train --preset dtu --data DIR` is the paper's recipe.
-
-    Weights are in OUT/best.safetensors (by validation) and OUT/last.safetensors. Ctrl-C stops cleanly.
-
-    Args:
-        out: Folder of the run: weights, checkpoint, log, TensorBoard curves. Default: runs/PRESET.
-        preset_name: Where to start from; every option below changes one value of it.
-        resume: Go on from the newest checkpoint in OUT, exactly where it stopped, with the same options.
-        options: What to change.
-    """
-    assert set(PRESETS) == set(Preset.__args__)  # type: ignore[attr-defined]
-    out = out or Path("runs") / preset_name
-    config = resumed_config(out, vars(options)) if resume else preset(preset_name, **vars(options))
-    console = Console()
+def _run(start: Start, config: TrainConfig) -> None:
+    out, console = start.folder, Console()
     with console.status("getting ready") as status:
 
         def show(report: Report) -> None:
@@ -76,9 +66,9 @@ def run(
             if console.is_terminal and not report.text:
                 status.update(line(report))
             else:
-                console.print(line(report), highlight=False)
+                console.print(line(report), highlight=False, soft_wrap=True)
 
-        result = train(config, out, resume=resume, report=show)
+        result = train(config, out, resume=start.resume, report=show)
     state = "finished" if result.finished else "stopped; --resume goes on"
     best = out / "best.safetensors"
     weights = best if best.exists() else out / "last.safetensors"

@@ -27,7 +27,6 @@ from gbinet.model.layers import ConvBlock3d
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.search import SearchState
 from gbinet.model.smoothing import smoothed
-from gbinet.model.strategies import State
 from gbinet.model.warp import sources_from_reference
 
 
@@ -94,18 +93,16 @@ class Engine(GBiNet):
             ready = F.pad(ready, (0, -width % SCALES[0], 0, -height % SCALES[0]), mode="replicate")
         return ready.sub_(0.5).mul_(2)
 
-    def step(self, features: Sequence[Maps], cameras: Camera, state: State) -> Stage:
+    def step(self, features: Sequence[Maps], cameras: Camera, state: SearchState) -> Stage:
         """One stage; the volume is gone when the regulariser has read it, and float32 volumes never exist."""
         scale = self.config.scale_index(state.stage + 1)
         maps = views_of(features[scale])
-        if not isinstance(state, SearchState) or not kernels.usable(*maps):
+        if not kernels.usable(*maps):
             return super().step(features, cameras, state)
         from gbinet.kernels.choose import choose, expected_place
 
         height, width = maps[0].shape[-2:]
-        enlarged, choice = self.enlarge(maps, cameras, state, scale)
-        assert isinstance(enlarged, SearchState)
-        state = enlarged
+        state, choice = self.enlarge(maps, cameras, state, scale)
         regulariser = self.regularisers[scale]
         assert isinstance(regulariser, FusedRegulariser)
         entered = regulariser.enter(self.cost_volume(maps, cameras, state, scale), maps[0])
@@ -117,7 +114,9 @@ class Engine(GBiNet):
         place, sure = expected_place(state, logits, nearby)
         return Stage(state, logits, search.settle(state, smoothed(place, *smoothing)), sure, choice)
 
-    def enlarge(self, maps: Maps, cameras: Camera, state: State, scale: int) -> tuple[State, Choice | None]:
+    def enlarge(
+        self, maps: Maps, cameras: Camera, state: SearchState, scale: int
+    ) -> tuple[SearchState, Choice | None]:
         reference, *sources = views_of(maps)
         height, width = reference.shape[-2:]
         chooser = self.choosers[scale - 1] if self.choosers and scale else None
@@ -125,7 +124,6 @@ class Engine(GBiNet):
         if (
             packed is None
             or not isinstance(chooser, FusedChooser)
-            or not isinstance(state, SearchState)
             or not kernels.usable(reference, *sources)
             or not state.stage
             or state.cell.shape[-2:] == (height, width)
@@ -141,26 +139,24 @@ class Engine(GBiNet):
         return search.adopt(state, cells, choice.best), choice
 
     def expected_depth(self, stage: Stage) -> Tensor:
-        if not isinstance(stage.state, SearchState) or not kernels.usable(stage.logits):
+        if not kernels.usable(stage.logits):
             return super().expected_depth(stage)
         from gbinet.kernels.choose import expected_depth
 
         return expected_depth(stage.state, stage.logits)
 
     def expected_place(self, stage: Stage) -> Tensor:
-        if not isinstance(stage.state, SearchState) or not kernels.usable(stage.logits):
+        if not kernels.usable(stage.logits):
             return super().expected_place(stage)
         from gbinet.kernels.choose import expected_place
 
         return expected_place(stage.state, stage.logits)[0]
 
-    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> Tensor:
+    def cost_volume(self, maps: Maps, cameras: Camera, state: SearchState, scale: int) -> Tensor:
         reference, *sources = views_of(maps)
         packed = self.packed_view_weights[scale]
-        usable = packed is not None and kernels.usable(reference, *sources)
-        if not usable or not isinstance(state, SearchState):
+        if packed is None or not kernels.usable(reference, *sources):
             return super().cost_volume(maps, cameras, state, scale)
-        assert packed is not None
         from gbinet.kernels.cost_volume import fused_cost_volume
 
         groups, transforms = self.config.groups[scale], self._transforms_for(cameras)
@@ -241,7 +237,7 @@ class Engine(GBiNet):
             self._transforms = None
 
     def _recordable(self, *tensors: Tensor) -> bool:
-        return self.graphs.limit > 0 and self.config.strategy == "binary" and kernels.usable(*tensors)
+        return self.graphs.limit > 0 and kernels.usable(*tensors)
 
     def _replayed(
         self,
@@ -256,7 +252,7 @@ class Engine(GBiNet):
 
         def run(ends: Tensor, K: Tensor, pose: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
             result = compute(ends, Camera(K, pose, *size), *maps)
-            assert isinstance(result.state, SearchState)
+            assert result.state is not None
             return result.depth, result.confidence, result.state.cell
 
         inputs = (depth_range, cameras.K, cameras.cam_from_world, *maps)

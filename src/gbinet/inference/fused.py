@@ -35,7 +35,7 @@ class FusedPyramid(nn.Module):
         self.channels = folded.channels
         self._blocks: list[list[tuple[_Layer, int]]] | None = None  # per scale, fine to coarse: layer, stride
         self._laterals: list[_Layer] = []
-        self._outputs: list[tuple[_Layer, Tensor] | None] = []  # offsets and taps; None: not deformable
+        self._outputs: list[tuple[_Layer, Tensor]] = []  # offsets and taps
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         if not kernels.usable(images):
@@ -78,11 +78,7 @@ class FusedPyramid(nn.Module):
         from gbinet.kernels.conv import conv2d
         from gbinet.kernels.deform import deform_conv2d_into
 
-        deformable = self._outputs[level]
-        if deformable is None:
-            output.copy_(self.plain.output[level](features).permute(0, 2, 3, 1))
-            return
-        layer, taps = deformable
+        layer, taps = self._outputs[level]
         offsets = conv2d(features, layer.weight, layer.bias, relu=False, planar=True)
         deform_conv2d_into(features, offsets, taps, output)
 
@@ -96,8 +92,7 @@ class FusedPyramid(nn.Module):
             assert isinstance(conv, nn.Conv2d) and conv.bias is not None
             self._laterals.append(_Layer(conv.weight[:, :, 0, 0].T.contiguous(), conv.bias.float()))
         self._outputs = [
-            (_layer(out.offset), pack_taps(out.weight)) if isinstance(out, DeformConv2d) else None
-            for out in net.output
+            (_layer(out.offset), pack_taps(out.weight)) for out in net.output if isinstance(out, DeformConv2d)
         ]
         self._blocks = []
         for scale in net.bottom_up:

@@ -1,7 +1,7 @@
 """What a stage decides, in one pass over its logits: the most probable bin, how probable, next cell, depth.
 
-No volume in float32 is ever written. Inference only. Twin of descend, confidence and expected_depth of the
-binary search (model/search.py, model/strategies.py).
+No volume in float32 is ever written. Inference only. Twin of descend, nearby and expected_depth of
+model/search.py.
 """
 
 from __future__ import annotations

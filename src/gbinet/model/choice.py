@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gbinet.model.layers import ConvBlock2d, add_into
 from gbinet.model.search import PARENTS
+from gbinet.model.shares import shares
 
 DILATIONS = (1, 2, 4)
 SAME = 1  # cells: parents no further apart lead to the same answer
@@ -36,7 +37,7 @@ class Choice:
         """Probability of the chosen parent and of those in the same cell or next to it, [B, 1, H, W]."""
         chosen = self.cells.gather(1, self.best[:, None])
         same = (self.cells - chosen).abs() <= SAME
-        return torch.where(same, self.logits.float().softmax(1), 0.0).sum(1, keepdim=True).clamp(max=1.0)
+        return torch.where(same, shares(self.logits.float()), 0.0).sum(1, keepdim=True).clamp(max=1.0)
 
 
 class Chooser(nn.Module):

@@ -20,7 +20,7 @@ class FeaturePyramid(nn.Module):
     Each merge takes the bottom-up map of the next coarser scale (not the merged one), as published.
     """
 
-    def __init__(self, width: int = 8, deformable: bool = True) -> None:
+    def __init__(self, width: int = 8) -> None:
         super().__init__()
         w = width
         self.bottom_up = nn.ModuleList([nn.Sequential(ConvBlock2d(3, w), ConvBlock2d(w, w))])
@@ -31,10 +31,7 @@ class FeaturePyramid(nn.Module):
         # Index 0 = coarsest scale in both lists below; the coarsest scale has nothing to merge.
         self.lateral = nn.ModuleList(nn.Conv2d(c, 2 * c, 1) for c in (4 * w, 2 * w, w))
         channels = ((8 * w, 8 * w), (8 * w, 4 * w), (4 * w, 2 * w), (2 * w, w))
-        self.output = nn.ModuleList(
-            DeformConv2d(i, o) if deformable else nn.Conv2d(i, o, 3, padding=1, bias=False)
-            for i, o in channels
-        )
+        self.output = nn.ModuleList(DeformConv2d(i, o) for i, o in channels)
         self.channels = tuple(o for _, o in channels)  # per scale, coarse to fine
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -17,15 +17,15 @@ from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError
 from gbinet.model import search
+from gbinet.model.checks import check_choices, check_shapes, check_values
 from gbinet.model.choice import Choice, Chooser
-from gbinet.model.config import PRESETS, GBiNetConfig, Readout
+from gbinet.model.config import GBiNetConfig, Readout, preset
 from gbinet.model.cost_volume import Maps, ViewWeight, cost_volume, views_of
 from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.refiner import Refiner, candidates
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.search import SearchState
 from gbinet.model.shares import shares
-from gbinet.model.strategies import State, Strategy, strategy_of
 from gbinet.model.warp import travel
 from gbinet.scene import DepthRange
 
@@ -38,10 +38,10 @@ MOST_FIRST_BINS = 64  # that stage 1 takes to bring them as close as first_spaci
 class Stage:
     """What one stage saw and said."""
 
-    state: State  # the state that was looked at: its hypotheses are what the logits are about
+    state: SearchState  # the state that was looked at: its hypotheses are what the logits are about
     logits: Tensor  # [B, D, h, w]
-    next_state: State  # what follows; in a binary search, from the most probable bin
-    sure: Tensor | None = None  # [B, 1, h, w]: the strategy's confidence, where it is known already
+    next_state: SearchState  # what follows
+    sure: Tensor | None = None  # [B, 1, h, w]: the stage's own confidence, where it is known already
     choice: Choice | None = None  # of parents, where the stage is the first at its scale
 
     @property
@@ -55,19 +55,20 @@ class SearchResult:
     depth: Tensor  # [B, H, W] float32
     confidence: Tensor  # [B, H, W] float32 in [0, 1]
     stages: tuple[Stage, ...] = ()  # only on request
-    state: State | None = None  # where the search ended, to go on from
+    state: SearchState | None = None  # where the search ended, to go on from
 
 
 class GBiNet(nn.Module):
     """Generalized binary search network. Images are RGB in [0, 1]; view 0 is the reference."""
 
+    config_type: ClassVar[type[GBiNetConfig]] = GBiNetConfig  # what its weights files carry
+
     def __init__(self, config: GBiNetConfig | str = "gbinet") -> None:
         super().__init__()
-        self.config = _preset(config) if isinstance(config, str) else config
-        self.strategy: Strategy = strategy_of(self.config)
+        self.config = preset(config) if isinstance(config, str) else config
         self.weights_file: str | None = None  # name of the file that the weights were read from
         config = self.config
-        self.encoder = FeaturePyramid(config.encoder_width, config.encoder == "deformable")
+        self.encoder = FeaturePyramid(config.encoder_width)
         channels = self.encoder.channels
         self.view_weights = nn.ModuleList(ViewWeight(g) for g in config.groups)
         self.regularisers = nn.ModuleList(
@@ -82,12 +83,12 @@ class GBiNet(nn.Module):
         sides = config.refiner_sides
         self.refiner = Refiner(channels[-1], sides=sides, confidence=learned) if config.refiner else None
 
-    @staticmethod
-    def from_pretrained(weights: str | Path | None = None) -> GBiNet:
+    @classmethod
+    def from_pretrained(cls, weights: str | Path | None = None) -> Self:
         """The weights that ship (None), shipped weights by name, or a file: ours or a published .ckpt."""
         from gbinet.model.weights import load
 
-        return load(weights)
+        return load(weights, cls)
 
     def save(self, path: str | Path, half: bool = False) -> Path:
         """Weights, configuration and version in one safetensors file; half: float16 kernels."""
@@ -112,11 +113,12 @@ class GBiNet(nn.Module):
             flat = F.pad(flat, (0, -width % SCALES[0], 0, -height % SCALES[0]), mode="replicate")
         return ((flat - 0.5) / 0.5).contiguous(memory_format=torch.channels_last)
 
-    def start(self, features: Sequence[Maps], depth_range: Tensor, first_bins: int | None = None) -> State:
+    def start(
+        self, features: Sequence[Maps], depth_range: Tensor, first_bins: int | None = None
+    ) -> SearchState:
         """The state before the first stage, at the first stage's scale. depth_range [B, 2]."""
-        height, width = _reference_size(features[self.config.scale_index(1)])
-        started: State = self.strategy.start(depth_range, height, width, first_bins)
-        return started
+        grid = self.config.grid if first_bins is None else replace(self.config.grid, first_bins=first_bins)
+        return search.start(grid, depth_range, *reference_size(features[self.config.scale_index(1)]))
 
     def first_bins(self, cameras: Camera, depth_range: Tensor) -> int | None:
         """Bins of stage 1 for these views and ranges [B, 2]; None = the configured number whatever they are.
@@ -134,20 +136,22 @@ class GBiNet(nn.Module):
         wanted = 8 * math.ceil(distance / spacing / 8)
         return max(self.config.grid.first_bins, min(wanted, MOST_FIRST_BINS))
 
-    def step(self, features: Sequence[Maps], cameras: Camera, state: State) -> Stage:
+    def step(self, features: Sequence[Maps], cameras: Camera, state: SearchState) -> Stage:
         """One stage of the search. cameras [B, V] are those of the images."""
         scale = self.config.scale_index(state.stage + 1)
         maps = features[scale]
         state, choice = self.enlarge(maps, cameras, state, scale)
         volume = self.cost_volume(maps, cameras, state, scale)
         logits = self.regularisers[scale](volume, views_of(maps)[0])
-        return Stage(state, logits, self.strategy.descend(state, logits), choice=choice)
+        return Stage(state, logits, self.follow(state, logits), choice=choice)
 
-    def enlarge(self, maps: Maps, cameras: Camera, state: State, scale: int) -> tuple[State, Choice | None]:
+    def enlarge(
+        self, maps: Maps, cameras: Camera, state: SearchState, scale: int
+    ) -> tuple[SearchState, Choice | None]:
         """The state at the size of the maps of a scale, and how its parents were chosen, if they were."""
-        size = _reference_size(maps)
-        if not self.choosers or not isinstance(state, SearchState) or not state.stage:
-            return self.strategy.upsample(state, *size), None
+        size = reference_size(maps)
+        if not self.choosers or not state.stage:
+            return search.upsample(state, *size), None
         if state.cell.shape[-2:] == size:
             return state, None
         cells = search.parents(state, *size)
@@ -162,12 +166,12 @@ class GBiNet(nn.Module):
         choice = Choice(cells, self.choosers[scale - 1](volume, views_of(maps)[0], cells))
         return search.adopt(state, cells, choice.best), choice
 
-    def cost_volume(self, maps: Maps, cameras: Camera, state: State, scale: int) -> Tensor:
+    def cost_volume(self, maps: Maps, cameras: Camera, state: SearchState, scale: int) -> Tensor:
         """The volume [B, G, D, h, w] that a stage looks at, at one of the four scales."""
         return cost_volume(
             maps,
             cameras,
-            self.strategy.hypotheses(state),
+            self.hypotheses(state),
             self.view_weights[scale],
             self.config.groups[scale],
             1 / SCALES[scale],
@@ -175,20 +179,37 @@ class GBiNet(nn.Module):
 
     def confidence(self, stage: Stage) -> Tensor:
         """How sure a stage is, [B, 1, h, w]; where it chose parents, of these too."""
-        own = stage.sure
+        joint, own = self.config.joint_confidence, stage.sure
         if own is None:
-            own = self.strategy.confidence(stage.state, stage.probabilities)
-        if stage.choice is None or not self.config.joint_confidence:
-            return own
-        return own * stage.choice.confidence
+            own = search.nearby(stage.probabilities) if joint else stage.probabilities.amax(1, keepdim=True)
+        return own * stage.choice.confidence if joint and stage.choice is not None else own
 
     def expected_depth(self, stage: Stage) -> Tensor:
         """Continuous depth after a stage, [B, h, w]."""
-        return self.strategy.expected_depth(stage.state, stage.probabilities)
+        return search.expected_depth(stage.state, stage.probabilities)
+
+    # A network that searches in another way overrides these, and start, enlarge, confidence, expected_depth.
+
+    enlarging: ClassVar[Literal["nearest", "bilinear"]] = "nearest"  # of coarse depth maps, to show them
+
+    def hypotheses(self, state: SearchState) -> Tensor:
+        """Depths to test at the coming stage, [B, D, h, w], nearest first."""
+        return search.hypotheses(state)
+
+    def window(self, state: SearchState) -> tuple[Tensor, Tensor]:
+        """Smallest and largest depth that the coming stage can answer, [B, h, w] each."""
+        return search.window(state)
+
+    def follow(self, state: SearchState, logits: Tensor) -> SearchState:
+        """The state after a stage. No gradient flows through it."""
+        return search.follow(state, logits, self.config.smoothing_of(state.stage + 1))
+
+    def centre_depth(self, stage: Stage) -> Tensor:
+        """Depth of what a stage chose, [B, h, w]."""
+        return search.depth(stage.next_state)
 
     def expected_place(self, stage: Stage) -> Tensor:
         """Continuous answer of a stage of the binary search, in cells, [B, h, w]."""
-        assert isinstance(stage.state, SearchState)
         return search.expected_place(stage.state, stage.probabilities)
 
     def refined(
@@ -200,8 +221,8 @@ class GBiNet(nn.Module):
         reference [B, C, h, w]: the reference's features; confidence [B, 1, h, w]: of all stages.
         """
         after, smoothing = stage.next_state, self.config.smoothing_of(stage.next_state.stage)
-        assert isinstance(after, SearchState) and after.place is not None
-        assert smoothing is not None and self.refiner is not None  # the configuration saw to it
+        assert after.place is not None and smoothing is not None  # the configuration saw to it
+        assert self.refiner is not None
         places = candidates(
             self.expected_place(stage), after.place, *smoothing, sides=self.config.refiner_sides
         )
@@ -214,13 +235,13 @@ class GBiNet(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Depth after a stage, [B, h, w], and its confidence. confidence [B, 1, H, W] of all stages."""
         if readout == "centre":
-            return self.strategy.depth(stage.next_state), confidence
+            return self.centre_depth(stage), confidence
         number = stage.next_state.stage
         if readout == "refined" and self.refiner is not None and SCALES[self.config.scale_index(number)] == 1:
             refined, logit = self.refined(stage, views_of(features[-1])[0], confidence)
-            return self.strategy.smooth_depth(refined), confidence if logit is None else logit.sigmoid()
+            return search.settled_depth(refined), confidence if logit is None else logit.sigmoid()
         if readout in ("smooth", "refined") and self.config.smoothing_of(number):
-            return self.strategy.smooth_depth(stage.next_state), confidence
+            return search.settled_depth(stage.next_state), confidence
         return self.expected_depth(stage), confidence
 
     def search(
@@ -245,11 +266,11 @@ class GBiNet(nn.Module):
         stages = self.config.stages if stages is None else stages
         readout = readout or self.config.readout
         done = resume.state.stage if resume and resume.state else 0
-        _check_choices(stages, done, self.strategy.most_stages, readout)
+        check_choices(stages, done, readout)
         if readout != self.config.readout:
             replace(self.config, readout=readout)  # raises if this network does not have it
-        full = _reference_size(features[-1])
-        counted = min(stages, self.config.confidence_stages)
+        full = reference_size(features[-1])
+        counted = min(stages, self.config.stages_counted)
         joint = self.config.joint_confidence
         before: Tensor | None = None  # confidence from the stages of an earlier search, [B, 1, H, W]
         confidence: Tensor | None = None  # from the stages of this one, [B, 1, h, w] at the last one's size
@@ -258,7 +279,7 @@ class GBiNet(nn.Module):
             state = self.start(features, depth_range, first_bins)
         else:
             state = resume.state
-            share = 1 if joint else min(state.stage, self.config.confidence_stages) / counted
+            share = 1 if joint else min(state.stage, self.config.stages_counted) / counted
             before = _padded(resume.confidence[:, None] * share, full)
         kept = []
         stage: Stage | None = None
@@ -279,7 +300,7 @@ class GBiNet(nn.Module):
         total = joined(before, confidence, joint)
         depth, total = self._read_out(stage, readout, features, total)
         if depth.shape[-2:] != full:  # no stage at the finest scale: show the coarse result at full size
-            depth = F.interpolate(depth[:, None], size=full, mode=self.strategy.enlarging)[:, 0]
+            depth = F.interpolate(depth[:, None], size=full, mode=self.enlarging)[:, 0]
         size = (..., slice(cameras.height), slice(cameras.width))
         return SearchResult(depth[size].contiguous(), total[:, 0][size].contiguous(), tuple(kept), state)
 
@@ -294,7 +315,7 @@ class GBiNet(nn.Module):
         keep_stages: bool = False,
         first_bins: int | None = None,
     ) -> SearchResult:
-        _check_shapes(images, cameras, "[B, V, 3, H, W]")
+        check_shapes(images, cameras, "[B, V, 3, H, W]")
         if depth_range.shape != (len(images), 2):
             raise InputError(
                 f"depth_range must be near and far of each sample, [{len(images)}, 2], "
@@ -322,8 +343,8 @@ class GBiNet(nn.Module):
         readout: Readout | None = None,
     ) -> DepthMap:
         """Depth map of view 0 from V >= 2 views of one size. Runs on the device that the model is on."""
-        _check_shapes(images, cameras, "[V, 3, H, W]")
-        _check_values(images, cameras)
+        check_shapes(images, cameras, "[V, 3, H, W]")
+        check_values(images, cameras)
         parameter = next(self.parameters())
         device = parameter.device
         with evaluating(self):
@@ -348,7 +369,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def _reference_size(maps: Maps) -> tuple[int, int]:
+def reference_size(maps: Maps) -> tuple[int, int]:
     height, width = views_of(maps)[0].shape[-2:]
     return height, width
 
@@ -372,50 +393,3 @@ def joined(values: Tensor, coarser: Tensor | None, joint: bool) -> Tensor:
     if coarser.shape[-2:] != values.shape[-2:]:
         coarser = F.interpolate(coarser, size=values.shape[-2:], mode="nearest")
     return values * coarser if joint else values + coarser
-
-
-def _preset(name: str) -> GBiNetConfig:
-    if name not in PRESETS:
-        raise InputError(f"there is no preset '{name}'; choose one of {', '.join(PRESETS)}")
-    return PRESETS[name]
-
-
-def _check_shapes(images: Tensor, cameras: Camera, layout: str) -> None:
-    """Say what does not fit together; looks at no values, so that a GPU need not be waited for."""
-    axes = layout.count(",") + 1
-    if images.dim() != axes or images.shape[-3] != 3:
-        raise InputError(f"images must be {layout}, got {list(images.shape)}")
-    views = images.shape[-4]
-    if views < 2:
-        raise InputError(f"depth needs at least 2 views of one place: a reference and a source, got {views}")
-    if cameras.batch_shape != images.shape[:-3]:
-        raise InputError(
-            f"images are {list(images.shape[:-3])} views but cameras are {list(cameras.batch_shape)}"
-        )
-    if (cameras.height, cameras.width) != tuple(images.shape[-2:]):
-        raise InputError(
-            f"images are {images.shape[-1]}x{images.shape[-2]} but their cameras say "
-            f"{cameras.width}x{cameras.height}; resize both together"
-        )
-    if not images.is_floating_point():
-        raise InputError(f"images must be float in [0, 1], got {images.dtype}: divide by 255 first")
-
-
-def _check_choices(stages: int, done: int, most: int | None, readout: str) -> None:
-    if stages <= done:
-        raise InputError(f"stages must be at least {done + 1}, got {stages}")
-    if most is not None and stages > most:
-        raise InputError(f"stages must be at most {most} with this network's search, got {stages}")
-    if readout not in get_args(Readout):
-        raise InputError(f"there is no readout '{readout}'; choose one of {', '.join(get_args(Readout))}")
-
-
-def _check_values(images: Tensor, cameras: Camera) -> None:
-    """Say which view is broken before the network gives nonsense. images [V, 3, H, W], cameras [V]."""
-    finite = torch.isfinite(images).flatten(1).all(1)
-    if not bool(finite.all()):
-        raise InputError(f"image {int((~finite).nonzero()[0])} has a value that is not finite")
-    largest = float(images.amax())
-    if largest > 2:  # resampling may overshoot 1 a little; this is another unit
-        raise InputError(f"images must be in [0, 1], got values up to {largest:g}: divide by 255 first?")
-    cameras.check()

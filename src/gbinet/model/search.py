@@ -17,6 +17,8 @@ from torch import Tensor
 
 from gbinet import kernels
 from gbinet.errors import InputError
+from gbinet.model.shares import shares
+from gbinet.model.smoothing import smoothed
 
 PARENTS = 3  # cells that a pixel may choose from between two scales: see `parents`
 MAX_CELLS = 2**28  # finer than float32 can tell depths apart, and far from the limits of int32
@@ -106,6 +108,12 @@ def hypotheses(state: SearchState) -> Tensor:
     return state.grid.to_depth(centres, state.depth_range)
 
 
+def window(state: SearchState) -> tuple[Tensor, Tensor]:
+    """Smallest and largest depth that the coming stage can answer, [B, H, W] each."""
+    borders = edges(state)
+    return borders[:, 0], borders[:, -1]
+
+
 def label(state: SearchState, depth: Tensor) -> tuple[Tensor, Tensor]:
     """The bin that contains each true depth [B, H, W]: index [B, H, W] int64 and where there is one (bool).
 
@@ -141,6 +149,18 @@ def settle(state: SearchState, place: Tensor) -> SearchState:
     stage = state.stage + 1
     cell = place.floor().clamp(0, state.grid.cells(stage) - 1)
     return replace(state, stage=stage, cell=cell.to(torch.int32), place=place)
+
+
+def follow(state: SearchState, logits: Tensor, smoothing: tuple[int, int] | None) -> SearchState:
+    """The state after a stage that said `logits` [B, D, H, W]; no gradient flows through it.
+
+    It lies in the most probable bin, or where neighbours on one surface agree: smoothing is a radius in
+    pixels and a reach in cells.
+    """
+    logits = logits.detach()
+    if smoothing is None:
+        return descend(state, logits.max(1).indices)
+    return settle(state, smoothed(expected_place(state, shares(logits.float())), *smoothing))
 
 
 def upsample(state: SearchState, height: int, width: int) -> SearchState:

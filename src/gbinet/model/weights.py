@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from gbinet.model.config import GBiNetConfig
 if TYPE_CHECKING:
     from gbinet.model.gbinet import GBiNet
 
+Network = TypeVar("Network", bound="GBiNet")
 SHIPPED = Path(__file__).parent.parent / "weights"  # inside the package
 DEFAULT = "gbinet"
 FORMAT = "1"  # version of our file layout
@@ -52,14 +53,14 @@ def our_name(published: str) -> str:
     return name
 
 
-def load(weights: str | Path | None = None) -> GBiNet:
+def load(weights: str | Path | None, kind: type[Network]) -> Network:
     """Build the network that a weights file describes, in eval mode on the CPU."""
     path = find(weights)
     if path.suffix == ".safetensors":
-        config, tensors = _read_ours(path)
+        config, tensors = _read_ours(path, kind.config_type)
     else:
-        config, tensors = GBiNetConfig(), _read_published(path)
-    return _build(path, config, tensors)
+        config, tensors = kind.config_type(), _read_published(path)
+    return _build(path, kind, config, tensors)
 
 
 def find(weights: str | Path | None) -> Path:
@@ -99,7 +100,7 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
     return path
 
 
-def _read_ours(path: Path) -> tuple[GBiNetConfig, dict[str, Tensor]]:
+def _read_ours(path: Path, config_type: type[GBiNetConfig]) -> tuple[GBiNetConfig, dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -113,7 +114,7 @@ def _read_ours(path: Path) -> tuple[GBiNetConfig, dict[str, Tensor]]:
     if metadata.get("format") != FORMAT:
         raise WeightsError(f"{path} has layout version {metadata.get('format')}, this gbinet reads {FORMAT}")
     try:
-        config = GBiNetConfig.from_dict(parse_json(path, metadata["config"]))
+        config = config_type.from_dict(parse_json(path, metadata["config"]))
     except (ValueError, TypeError, OverflowError, FormatError, InputError) as error:
         raise WeightsError(f"{path}: the configuration in its header cannot be used: {error}") from error
     return config, tensors
@@ -142,12 +143,10 @@ def _is_weight(name: object, value: object) -> bool:
     return value.layout == torch.strided and not (value.is_meta or value.is_quantized or value.is_nested)
 
 
-def _build(path: Path, config: GBiNetConfig, tensors: dict[str, Tensor]) -> GBiNet:
-    from gbinet.model.gbinet import GBiNet
-
+def _build(path: Path, kind: type[Network], config: GBiNetConfig, tensors: dict[str, Tensor]) -> Network:
     try:
         with torch.device("meta"):  # shapes alone: a file cannot make us allocate more than it holds
-            expected = GBiNet(config).state_dict()
+            expected = kind(config).state_dict()
     except (RuntimeError, TypeError, ValueError) as error:
         raise WeightsError(f"{path} describes a network that cannot be built: {error}") from error
     problems = [f"missing: {k}" for k in expected if k not in tensors]
@@ -160,7 +159,7 @@ def _build(path: Path, config: GBiNetConfig, tensors: dict[str, Tensor]) -> GBiN
     if problems:
         shown = problems[:12] + ([f"and {len(problems) - 12} more"] if len(problems) > 12 else [])
         raise WeightsError(f"{path} does not fit the network: {'; '.join(shown)}")
-    model = GBiNet(config)
+    model = kind(config)
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -22,7 +21,7 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import FREE_ON_RESUME, TrainConfig
 from gbinet.training.optimise import Optimiser
 
-FORMAT = 1
+FORMAT = 2
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -79,36 +78,35 @@ def states(out: Path) -> list[Path]:
 def newest(out: Path) -> Path:
     found = states(out)
     if not found:
-        raise InputError(f"{out} holds no checkpoint to resume from; leave --resume away to start a new run")
+        raise InputError(f"{out} holds no checkpoint to resume from; omit --resume to start a new run")
     return found[-1]
 
 
-def read_config(state: Path) -> TrainConfig:
-    return TrainConfig.from_dict(_record(state)["config"])  # type: ignore[arg-type]
+def resumed_config(out: Path) -> TrainConfig:
+    """The options that a run was started with."""
+    return TrainConfig.from_dict(_record(newest(out))["config"])  # type: ignore[arg-type]
 
 
-def resumed_config(out: Path, changes: Mapping[str, object]) -> TrainConfig:
-    """The options that a run was started with, with changes (None = none) that a resumed run may make."""
-    stored = read_config(newest(out))
-    given = {k: v for k, v in changes.items() if v is not None}
-    config = replace(stored, **given)  # type: ignore[arg-type]  # the fields' own types
-    check_same_run(stored, config)
-    return config
-
-
-def check_same_run(stored: TrainConfig, given: TrainConfig) -> None:
-    """Refuse to resume with options that would make another run."""
-    a, b = stored.to_dict(), given.to_dict()
+def check_same_run(state: Path, given: TrainConfig) -> None:
+    """Refuse to resume with options that would make another run than the checkpoint's."""
+    stored, now = (_flat(options) for options in (_record(state)["config"], given.to_dict()))
     changed = [
-        f"{k} (was {a[k]}, now {b[k]})"
-        for k in a
-        if json.dumps(a[k]) != json.dumps(b[k]) and k not in FREE_ON_RESUME
+        f"--{k.replace('_', '-')} (was {stored.get(k)}, now {now.get(k)})"
+        for k in {**stored, **now}
+        if json.dumps(stored.get(k)) != json.dumps(now.get(k)) and k not in FREE_ON_RESUME
     ]
     if changed:
         raise InputError(
             f"a resumed run keeps its options, but these differ: {', '.join(changed)}; "
-            "leave them away, or start a new run with --init"
+            "omit them, or start a new run with --init"
         )
+
+
+def _flat(options: object) -> dict[str, object]:
+    """The fields of a run and of its network side by side, as the command line has them."""
+    if not isinstance(options, dict) or not isinstance(options.get("network"), dict):
+        raise InputError("the checkpoint's options cannot be read: start a new run with --init")
+    return {**options, **options["network"], "network": None}
 
 
 def load(state: Path, model: GBiNet, optimiser: Optimiser) -> Progress:
@@ -150,7 +148,11 @@ def _record(state: Path) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise FormatError(path, f"cannot be read: {error}") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise FormatError(path, f"is no checkpoint of layout {FORMAT}; another version of gbinet wrote it")
+        raise FormatError(
+            path,
+            f"is not a checkpoint of layout {FORMAT}: another version of gbinet wrote it, and it cannot be "
+            "resumed. Its weights still load: start a new run with --init and its last.safetensors",
+        )
     if not {"config", "progress", "adam_steps"} <= set(record):
         raise FormatError(path, "a part of the checkpoint is missing")
     return record

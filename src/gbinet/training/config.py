@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gbinet.errors import InputError
-from gbinet.model.config import PRESETS as MODELS
-from gbinet.model.config import Confidence, GBiNetConfig
+from gbinet.model import config as networks
+from gbinet.model.config import GBiNetConfig
 from gbinet.model.encoder import SCALES
-from gbinet.model.strategies import strategy_of
 
 UpdateMode = Literal["per-stage", "accumulate", "shared-encoder", "refiner"]
+HOUR = 60.0  # minutes
 
 
 @dataclass(frozen=True)
@@ -22,6 +20,7 @@ class TrainConfig:
     """Everything that decides what the weights become; stored with every checkpoint."""
 
     # ---- data
+
     source: Literal["rendered", "dtu", "blendedmvs"] = "rendered"  # where samples come from
     data: Path | None = None  # folder of the data set (dtu, blendedmvs)
     assets: Path | None = None  # folder of meshes and textures for rendered scenes; none = shapes we make
@@ -34,24 +33,15 @@ class TrainConfig:
     height: int = 512  # of a training image; a multiple of 64
     width: int = 640  # of a training image; a multiple of 64
     crops: bool = False  # random windows of height x width instead of whole images (dtu)
-    robust: bool = True  # draw the source views at random from the ten best instead of taking the best
     batch_size: int = 4  # samples per step and process
     workers: int = 4  # processes that read a data set from disk
     seed: int = 0  # of weights, samples and their order
 
-    # ---- network
-    model: str = "gbinet"  # preset of the network: gbinet, binet, gbinet-6, dense-linear, coarse-to-fine
-    first_bins: int = 0  # hypotheses of stage 1; 0 = as many as the other stages have
-    first_spacing: float = 0.0  # > 0: the finished network takes more bins in stage 1 where views need it
-    inverse_depth: bool = False  # bins equal in 1/depth
-    edge_cells: int = 0  # > 0: no mixing over depth edges between scales; see model/config.py
-    smooth_radii: tuple[int, ...] = ()  # per scale: answers are averaged so far around; see model/config.py
-    smooth_cells: tuple[int, ...] = ()  # per scale: ... with those less than so many cells away
-    stages: int = 8  # stages trained; the default of the finished network too
-    confidence: Confidence = "largest"  # of the finished network; nearby (over all stages) sorts better
+    network: GBiNetConfig = networks.PRESETS["gbinet"]  # what is trained
     init: Path | None = None  # weights to start from (ours or a published .ckpt); nothing else is taken over
 
     # ---- loss
+
     stage_weights: tuple[float, ...] = ()  # weight of each stage's loss; the last counts on, none = all 1
     readout_weight: float = 0.0  # weight of the loss of the continuous depth at the last stage; 0 = off
     choice_weight: float = 0.5  # weight of the loss of the parents chosen between scales, where they are
@@ -60,27 +50,26 @@ class TrainConfig:
     grow_stages: bool = False  # 2 stages in the first epoch, one more in each later one, as published
 
     # ---- update
+
     update: UpdateMode = "shared-encoder"  # refiner: it alone, all else stays; see training/updates.py
     encode_twice: bool = True  # not with accumulate: a tenth slower (per-stage a quarter), far less memory
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of the network; geometry and loss stay float32
     cuda_graph: bool = True  # launch a whole step at once where that is possible; the numbers stay the same
     learning_rate: float = 1e-3  # at its highest
-    beta1: float = 0.9  # Adam: memory of the mean
-    beta2: float = 0.999  # Adam: memory of the variance
     schedule: Literal["cosine", "steps"] = "cosine"  # how the learning rate falls
     warmup_steps: int = 100  # linear rise at the start (again after --init, never after --resume)
-    final_rate: float = 0.01  # learning rate at the end of the cosine, as a share of the highest
-    milestones: tuple[float, ...] = (10 / 16, 12 / 16, 14 / 16)  # shares of the run after which steps halve
     clip: float = 100.0  # largest norm of the gradient; larger ones are scaled down; 0 = off
     ema: float = 0.999  # memory of the averaged weights, which are what is saved and validated; 0 = off
 
-    # ---- length: the schedule follows the first of these that is not 0
+    # ---- length: the schedule follows the first of these that is not 0; if all are, it is an hour
+
     total_steps: int = 0  # of the whole run, over all commands that resume it
     total_minutes: float = 0.0  # of the whole run, over all commands that resume it
     epochs: int = 0  # passes over the data set, over all commands that resume it
     minutes: float = 0.0  # this command stops in time for this many minutes; alone it is the whole run
 
     # ---- record
+
     log_every: int = 20  # steps between two lines of the log (each waits for the GPU once)
     checkpoint_minutes: float = 5.0  # between two checkpoints
     validate_minutes: float = 5.0  # between two validations; 0 = only at the start and at the end
@@ -88,13 +77,11 @@ class TrainConfig:
     tensorboard: bool = True  # curves and pictures, where tensorboard is installed
 
     def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise InputError(f"there is no network '{self.model}'; choose one of {', '.join(MODELS)}")
         if self.height % 64 or self.width % 64 or min(self.height, self.width) < 64:
             raise InputError(f"height and width must be multiples of 64, got {self.height}x{self.width}")
         if self.views < 2:
             raise InputError(f"views must be 2 or more: a reference and a source, got {self.views}")
-        positive = {"batch_size": self.batch_size, "stages": self.stages, "log_every": self.log_every}
+        positive = {"batch_size": self.batch_size, "log_every": self.log_every}
         for name, value in positive.items():
             if value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}")
@@ -104,32 +91,26 @@ class TrainConfig:
             raise InputError(f"ema must lie in [0, 1), got {self.ema}")
         if any(not w >= 0 for w in self.stage_weights):
             raise InputError(f"stage_weights must not be negative, got {self.stage_weights}")
-        if not (self.total_steps or self.total_minutes or self.epochs or self.minutes):
-            raise InputError("how long shall it train? give minutes, total_minutes, total_steps or epochs")
-        self.network  # noqa: B018  # raises on an impossible network
-        if self.update == "refiner" and self.grow_stages:
-            raise InputError("a refiner looks at the last stage only: give --grow-stages False")
-        if self.update == "refiner" and SCALES[self.network.scale_index(self.stages)] != 1:
-            raise InputError(
-                f"a refiner looks at full size, which {self.stages} stages do not reach: give more"
-            )
-        if strategy_of(self.network).regresses and self.readout_weight > 0:
-            raise InputError(f"'{self.model}' is trained by regression throughout: give --readout-weight 0")
-
-    @property
-    def network(self) -> GBiNetConfig:
-        """Configuration of the network that is trained."""
-        preset = MODELS[self.model].to_dict()
-        names = ("first_bins", "first_spacing", "inverse_depth", "edge_cells", "stages")
-        given = {name: getattr(self, name) for name in (*names, "smooth_radii", "smooth_cells")}
-        own = {name: value for name, value in given.items() if value}  # the others are the preset's
-        if self.confidence == "nearby":  # a product: each stage more makes it surer
-            own |= {"confidence": "nearby", "confidence_stages": self.stages}
         if self.update == "refiner":
-            return GBiNetConfig.from_dict({**preset, **own, "refiner": True, "readout": "refined"})
-        continuous = "smooth" if any(self.smooth_radii) else "expectation"
-        readout = continuous if self.readout_weight > 0 else preset["readout"]
-        return GBiNetConfig.from_dict({**preset, **own, "readout": readout})
+            self._check_refiner()
+
+    def _check_refiner(self) -> None:
+        if not self.network.refiner:
+            raise InputError("the network has no refiner to train: give --refiner True --readout refined")
+        if self.grow_stages:
+            raise InputError("a refiner looks at the last stage only: give --grow-stages False")
+        stages = self.network.stages
+        if SCALES[self.network.scale_index(stages)] != 1:
+            raise InputError(f"a refiner looks at full size, which {stages} stages do not reach: give more")
+
+    def with_network(self, **changes: Any) -> TrainConfig:
+        """The same run with some fields of the network changed."""
+        return replace(self, network=replace(self.network, **changes))
+
+    def with_length(self) -> TrainConfig:
+        """The same run; an hour long, if nothing else says how long."""
+        given = self.total_steps or self.total_minutes or self.epochs or self.minutes
+        return self if given else replace(self, total_minutes=HOUR)
 
     def stage_weight(self, stage: int) -> float:
         """Weight of the loss of a stage, counted from 1."""
@@ -137,11 +118,12 @@ class TrainConfig:
         return weights[min(stage, len(weights)) - 1]
 
     def stages_in_epoch(self, epoch: int) -> int:
-        return min(2 + epoch, self.stages) if self.grow_stages else self.stages
+        return min(2 + epoch, self.network.stages) if self.grow_stages else self.network.stages
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
-        return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
+        values = {k: str(v) if isinstance(v, Path) else v for k, v in vars(self).items()}
+        return {**values, "network": self.network.to_dict()}
 
     @staticmethod
     def from_dict(values: dict[str, object]) -> TrainConfig:
@@ -153,6 +135,8 @@ class TrainConfig:
         for key, value in values.items():
             is_path = types[key].startswith("Path") and value is not None
             plain[key] = Path(str(value)) if is_path else tuple(value) if isinstance(value, list) else value
+        if "network" in plain:
+            plain["network"] = GBiNetConfig.from_dict(plain["network"])
         return TrainConfig(**plain)  # type: ignore[arg-type]  # values come from JSON
 
 
@@ -172,39 +156,33 @@ FREE_ON_RESUME = (
     "tensorboard",
 )
 
-_PAPER: dict[str, object] = {
-    "learning_rate": 1e-4,
-    "schedule": "steps",
-    "warmup_steps": 0,
-    "epochs": 16,
-    "grow_stages": True,
-    "update": "per-stage",
-    "precision": "float32",
-    "clip": 0.0,
-    "ema": 0.0,
-    "batch_size": 2,
+_PAPER = TrainConfig(
+    learning_rate=1e-4,
+    schedule="steps",
+    warmup_steps=0,
+    epochs=16,
+    grow_stages=True,
+    update="per-stage",
+    precision="float32",
+    clip=0.0,
+    ema=0.0,
+    batch_size=2,
+)
+
+PRESETS: dict[str, TrainConfig] = {
+    "rendered": TrainConfig(
+        source="rendered", network=GBiNetConfig(readout="expectation"), readout_weight=0.1, zoom=2.6
+    ),
+    "dtu": replace(_PAPER, source="dtu", height=1024, width=1280),
+    "dtu-crops": replace(_PAPER, source="dtu", crops=True, height=512, width=640),
+    "blendedmvs": replace(_PAPER, source="blendedmvs", height=576, width=768, views=7),
 }
 
-PRESETS: dict[str, dict[str, object]] = {
-    "dtu": {**_PAPER, "source": "dtu", "height": 1024, "width": 1280},
-    "dtu-crops": {**_PAPER, "source": "dtu", "crops": True, "height": 512, "width": 640},
-    "blendedmvs": {**_PAPER, "source": "blendedmvs", "height": 576, "width": 768, "views": 7},
-    "rendered": {"source": "rendered", "readout_weight": 0.1, "zoom": 2.6},
-}
 
-
-def preset(name: str, **changes: object) -> TrainConfig:
-    """A named preset with some fields changed. None leaves the preset's value."""
+def preset(name: str, model: str = "gbinet", **changes: Any) -> TrainConfig:
+    """A named preset with some fields changed; `model` names the preset of its network."""
     if name not in PRESETS:
         raise InputError(f"there is no training preset '{name}'; choose one of {', '.join(PRESETS)}")
-    values = {**PRESETS[name], **{k: v for k, v in changes.items() if v is not None}}
-    if name == "rendered" and not any(values.get(k) for k in ("total_steps", "total_minutes", "minutes")):
-        values["total_minutes"] = 60.0
-    return TrainConfig(**values)  # type: ignore[arg-type]  # the fields' own types
-
-
-def field_help() -> dict[str, str]:
-    """Field -> its comment in this file: the one place where options are explained."""
-    pattern = re.compile(r"^    (\w+): [^#\n]*#\s*(.+)$", re.MULTILINE)
-    found = dict(pattern.findall(inspect.getsource(TrainConfig)))
-    return {f.name: found.get(f.name, "") for f in fields(TrainConfig)}
+    found = PRESETS[name]
+    network = replace(networks.preset(model), readout=found.network.readout)
+    return replace(found, **{"network": network, **changes})

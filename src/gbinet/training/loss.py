@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,6 @@ from gbinet.camera import Camera
 from gbinet.model import search
 from gbinet.model.gbinet import Stage
 from gbinet.model.search import SearchState
-from gbinet.model.strategies import Strategy
 from gbinet.model.warp import travel
 from gbinet.training.distributed import Processes
 
@@ -26,14 +26,28 @@ class StageLoss:
     measures: Tensor  # [len(MEASURES)] float32, sums over this process's pixels
 
 
+class LossOfStage(Protocol):
+    """What teaches a stage; `stage_loss` is the one of the binary search."""
+
+    def __call__(
+        self,
+        stage: Stage,
+        depth: Tensor,  # [B, h, w] true depth at the stage's scale, 0 = unknown
+        mask: Tensor,  # [B, h0, w0] bool: valid so far, at the scale of the stage before (or this one)
+        processes: Processes,
+        readout_weight: float = 0.0,
+        recover: bool = False,
+    ) -> StageLoss: ...
+
+
 # What `measures` holds, each a sum over pixels, so that processes and steps can be added up.
 MEASURES = ("valid", "known", "cross_entropy", "right", "within_1_bin", "readout", "readout_pixels")
 
 
 def stage_loss(
     stage: Stage,
-    depth: Tensor,  # [B, h, w] true depth at the stage's scale, 0 = unknown
-    mask: Tensor,  # [B, h0, w0] bool: valid so far, at the scale of the stage before (or this one)
+    depth: Tensor,  # [B, h, w]
+    mask: Tensor,  # [B, h0, w0]
     processes: Processes,
     readout_weight: float = 0.0,
     recover: bool = False,
@@ -42,7 +56,6 @@ def stage_loss(
 
     recover: inside a bin now is enough. Smoothing brings pixels back that a stage had lost.
     """
-    assert isinstance(stage.state, SearchState)
     known = depth > 0
     index, inside = search.label(stage.state, depth)  # [B, h, w]
     valid = known & inside
@@ -77,7 +90,6 @@ def choice_loss(stage: Stage, depth: Tensor, processes: Processes) -> Tensor:
     choice: 0."""
     if stage.choice is None:
         return depth.new_zeros(())
-    assert isinstance(stage.state, SearchState)
     state, grid = stage.state, stage.state.grid
     near, far = state.depth_range[:, :, None, None].unbind(1)  # [B, 1, 1] each
     inside = (depth > near) & (depth < far)
@@ -95,7 +107,6 @@ def choice_loss(stage: Stage, depth: Tensor, processes: Processes) -> Tensor:
 
 def readout_error(stage: Stage, depth: Tensor) -> Tensor:
     """Smooth L1 of the continuous depth, in bins of the stage, [B, h, w]. depth [B, h, w]."""
-    assert isinstance(stage.state, SearchState)
     state, grid = stage.state, stage.state.grid
     expected = search.expected_depth(state, stage.probabilities)
     bins = grid.cells(state.stage + 1)
@@ -140,32 +151,6 @@ def _error_in_cells(state: SearchState, depth: Tensor) -> tuple[Tensor, Tensor]:
     valid = (depth > near) & (depth < far)
     position = state.grid.to_position(depth.clamp(min=near, max=far), state.depth_range)
     return (state.place - position * state.grid.cells(state.stage)).abs(), valid
-
-
-RANGE = 510.0  # regression is trained as published for DTU: in a unit in which the range is so many wide
-
-
-def regression_loss(strategy: Strategy, stage: Stage, depth: Tensor, processes: Processes) -> StageLoss:
-    """Smooth L1 of the expected depth, mean over the pixels whose true depth [B, h, w] lies in the range.
-
-    As published, also over those whose depth is outside the stage's window: the answer is drawn to its end.
-    Measures: 'cross_entropy' is this loss, 'right' and 'within_1_bin' count answers half a hypothesis and one
-    away at most.
-    """
-    near, far = stage.state.depth_range[:, :, None, None].unbind(1)  # [B, 1, 1] each
-    valid = (depth >= near) & (depth <= far)
-    expected = strategy.expected_depth(stage.state, stage.probabilities)  # [B, h, w]
-    error = (expected - depth) * (RANGE / (far - near))
-    loss = F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none") * valid
-    count = valid.sum().float()
-    total = processes.sum(count[None]).clamp(min=1)[0]
-    with torch.no_grad():
-        low, high = strategy.window(stage.state)
-        steps = (expected - depth).abs() / ((high - low) / (stage.logits.shape[1] - 1))
-        half, one = (valid & (steps <= 0.5)).sum(), (valid & (steps <= 1)).sum()
-        sums = [count, (depth > 0).sum(), loss.sum(), half, one, loss.sum(), count]
-        measures = torch.stack([s.float() for s in sums])
-    return StageLoss(loss.sum() / total, valid, measures)
 
 
 def carried(mask: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:

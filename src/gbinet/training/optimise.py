@@ -17,6 +17,8 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 
+MILESTONES = (10 / 16, 12 / 16, 14 / 16)  # the paper's: shares of the run after which the rate halves
+FINAL_RATE = 0.01  # at the end of the cosine, as a share of the highest
 BAD_IN_A_ROW = 3  # so many batches in a row without a usable gradient stop the run
 
 
@@ -24,10 +26,10 @@ def learning_rate(config: TrainConfig, step: int, fraction: float) -> float:
     """The schedule: `fraction` of the whole run is done, `step` steps since its start."""
     warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
     if config.schedule == "steps":
-        fall = 0.5 ** sum(fraction >= m - 1e-9 for m in config.milestones)
+        fall = 0.5 ** sum(fraction >= m - 1e-9 for m in MILESTONES)
     else:
         wave = 0.5 * (1 + math.cos(math.pi * min(max(fraction, 0.0), 1.0)))
-        fall = config.final_rate + (1 - config.final_rate) * wave
+        fall = FINAL_RATE + (1 - FINAL_RATE) * wave
     return config.learning_rate * warm * fall
 
 
@@ -45,13 +47,7 @@ class Optimiser:
         self.processes = processes
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.rate = torch.tensor(config.learning_rate, device=device)
-        self.adam = torch.optim.Adam(
-            self.parameters,
-            self.rate,
-            (config.beta1, config.beta2),
-            fused=True,
-            capturable=device.type == "cuda",
-        )
+        self.adam = torch.optim.Adam(self.parameters, self.rate, fused=True, capturable=device.type == "cuda")
         self.averaged: GBiNet | None = (
             copy.deepcopy(model).eval().requires_grad_(False) if config.ema else None
         )

@@ -213,7 +213,7 @@ def _scenes(config: TrainConfig, split: str) -> Sequence[Scene]:
 
 def _sample_config(config: TrainConfig, training: bool) -> SampleConfig:
     size = (config.width, config.height)
-    sample = SampleConfig(config.views, random_sources=config.robust and training, seed=config.seed)
+    sample = SampleConfig(config.views, random_sources=training, seed=config.seed)
     if config.source == "blendedmvs":
         strength = 0.2 if training else 0.0
         return replace(sample, resize=size, jitter=ColourJitter(brightness=strength, contrast=strength))

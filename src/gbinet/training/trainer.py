@@ -22,7 +22,7 @@ from gbinet.training.checkpoint import Progress
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes, connect, synchronise_batch_norm
 from gbinet.training.graph import StepRunner
-from gbinet.training.loss import MEASURES
+from gbinet.training.loss import MEASURES, LossOfStage, stage_loss
 from gbinet.training.optimise import Optimiser, learning_rate, to_channels_last
 from gbinet.training.samples import Stream, open_stream, validation_batches
 from gbinet.training.tracking import Tracker, stage_measures
@@ -64,16 +64,21 @@ def train(
     stream: Stream | None = None,
     validation: Sequence[Batch] | None = None,
     report: Callable[[Report], None] | None = None,
+    network: type[GBiNet] = GBiNet,
+    loss: LossOfStage = stage_loss,
 ) -> TrainResult:
     """Train as configured and write weights, checkpoints and the log into `out`.
 
     `stream` and `validation` replace the samples that the configuration names. Started by torchrun, all
-    processes call this. Ctrl-C (or the end of a job) finishes the step and writes a checkpoint first.
+    processes call this. Ctrl-C (or the end of a job) finishes the step and writes a checkpoint first. A
+    network that searches in another way brings its own class and loss.
     """
     if not resume and checkpoint.states(out):
         raise InputError(f"{out} already holds a run: go on with --resume, or choose another folder")
     processes, device = connect()
-    trainer = Trainer(config, out, processes, device, resume, stream, validation, report)
+    trainer = Trainer(
+        config, out, processes, device, resume, stream, validation, report, network=network, loss=loss
+    )
     try:
         with _stop_on_signal(trainer):
             return trainer.run()
@@ -82,15 +87,15 @@ def train(
         processes.close()
 
 
-def initial_weights(config: TrainConfig, resumed: bool = False) -> GBiNet:
+def initial_weights(config: TrainConfig, resumed: bool = False, network: type[GBiNet] = GBiNet) -> GBiNet:
     """The network before the first step: new, or with weights of a file whose tensors fit.
 
     resumed: a checkpoint brings the weights, and the file may be gone.
     """
     torch.manual_seed(config.seed)
-    model = GBiNet(config.network)
+    model = network(config.network)
     if config.init is not None and not resumed:
-        loaded = GBiNet.from_pretrained(config.init).state_dict()
+        loaded = network.from_pretrained(config.init).state_dict()
         own = model.state_dict()
         if config.network.refiner:  # weights that have none get a new one
             loaded = {k: v for k, v in own.items() if k.startswith("refiner.")} | loaded
@@ -98,7 +103,7 @@ def initial_weights(config: TrainConfig, resumed: bool = False) -> GBiNet:
             loaded = {k: v for k, v in loaded.items() if not k.startswith("refiner.")}
         if any(own[k].shape != v.shape for k, v in loaded.items() if k in own) or set(own) != set(loaded):
             raise WeightsError(
-                f"{config.init} does not fit the network '{config.model}': its tensors are others"
+                f"{config.init} does not fit the network that is configured: its tensors are others"
             )
         model.load_state_dict(loaded)
     if config.update == "refiner":
@@ -122,15 +127,19 @@ class Trainer:
         stream: Stream | None,
         validation: Sequence[Batch] | None,
         report: Callable[[Report], None] | None,
+        *,
+        network: type[GBiNet] = GBiNet,
+        loss: LossOfStage = stage_loss,
     ) -> None:
         self.started = time.monotonic()
-        self.config = config
+        self.config = config = config.with_length()
+        self.loss = loss
         self.out = out
         self.processes = processes
         self.device = device
         self.report = report
         self.stop_requested = False
-        self.model = initial_weights(config, resume).to(device).train()
+        self.model = initial_weights(config, resume, network).to(device).train()
         processes.same_weights(self.model)
         if processes.count > 1:
             synchronise_batch_norm(self.model)
@@ -140,7 +149,7 @@ class Trainer:
         self.progress = Progress()
         if resume:
             state = checkpoint.newest(out)
-            checkpoint.check_same_run(checkpoint.read_config(state), config)
+            checkpoint.check_same_run(state, config)
             self.progress = checkpoint.load(state, self.model, self.optimiser)
         self.seconds_before = self.progress.seconds
         self.stream = stream or open_stream(config, processes, device)
@@ -197,7 +206,7 @@ class Trainer:
         self.validate()
         last_checkpoint = last_validation = self.elapsed
         batches = self.stream.batches(progress.step)
-        window = _Window(config.stages, self.device)
+        window = _Window(config.network.stages, self.device)
         fraction = self.fraction()
         while fraction < 1:
             stop, validate_now, save_now = self.decide(last_validation, last_checkpoint)
@@ -216,7 +225,7 @@ class Trainer:
             fraction = self.fraction()
             if progress.step % config.log_every == 0:
                 self.log(window, fraction)
-                window = _Window(config.stages, self.device)
+                window = _Window(config.network.stages, self.device)
         if window.steps:
             self.log(window, fraction)
         self.save()
@@ -231,7 +240,7 @@ class Trainer:
         _check_size(batch)
         per_epoch = self.stream.steps_per_epoch
         epoch = progress.step // per_epoch if per_epoch else int(EPOCHS * fraction)
-        step = Step(config, config.stages_in_epoch(epoch), self.processes)
+        step = Step(config, config.stages_in_epoch(epoch), self.processes, self.loss)
         self.optimiser.schedule(learning_rate(config, progress.step, fraction), progress.step)
         measures = self.runner(batch, step)
         progress.step += 1
@@ -287,7 +296,7 @@ class Trainer:
             started = time.monotonic()
             self.runner.release()  # validation images are larger: leave them the memory
             model = self.shipped()
-            predictions = [predict(model, s, self.config.stages) for s in samples]
+            predictions = [predict(model, s, self.config.network.stages) for s in samples]
             result = measure(predictions)
             self.validation = result
             self.tracker.validation(self.progress.step, result, predictions)

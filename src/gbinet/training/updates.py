@@ -22,16 +22,16 @@ from gbinet.data.batch import Batch
 from gbinet.data.transforms import depth_pyramid
 from gbinet.model.encoder import SCALES
 from gbinet.model.gbinet import Features, GBiNet, Stage, evaluating, joined
-from gbinet.model.strategies import State
+from gbinet.model.search import SearchState
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
 from gbinet.training.encoding import Encoding, precision
 from gbinet.training.loss import (
+    LossOfStage,
     StageLoss,
     choice_loss,
     confidence_loss,
     refinement_loss,
-    regression_loss,
     stage_loss,
 )
 
@@ -43,6 +43,7 @@ class Step:
     config: TrainConfig
     stages: int  # to train in this step
     processes: Processes = Processes()  # noqa: RUF009  # frozen
+    loss: LossOfStage = stage_loss
 
 
 Update = Callable[[GBiNet, Batch, Step, Callable[[], None]], Tensor]
@@ -141,7 +142,7 @@ class _Walk:
     """What a stage hands to the next one. Nothing in it has a gradient."""
 
     mask: Tensor  # [B, h, w] bool: pixels that counted so far
-    state: State | None = None
+    state: SearchState | None = None
     confidence: Tensor | None = None  # [B, 1, h, w] of the stages so far, where a refiner will read it
 
 
@@ -178,10 +179,8 @@ def _loss(model: GBiNet, batch: Batch, step: Step, stage: Stage, mask: Tensor) -
     """Of one stage. mask [B, h, w] bool, of the stage before."""
     number = stage.next_state.stage
     depth = _true_depth(model, batch, number)
-    if model.strategy.regresses:
-        return regression_loss(model.strategy, stage, depth, step.processes)
     readout = step.config.readout_weight if number == step.stages else 0.0
-    return stage_loss(stage, depth, mask, step.processes, readout, step.config.recover)
+    return step.loss(stage, depth, mask, step.processes, readout, step.config.recover)
 
 
 def _true_depth(model: GBiNet, batch: Batch, number: int) -> Tensor:

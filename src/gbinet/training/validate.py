@@ -20,9 +20,9 @@ from gbinet.evaluation.depth import (
     confidence_errors,
     depth_errors,
 )
+from gbinet.model import search
 from gbinet.model.encoder import SCALES
 from gbinet.model.gbinet import GBiNet, SearchResult, Stage, evaluating, joined
-from gbinet.model.strategies import Strategy
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,15 @@ def predict(
     centres, expectations, smooth, valid = {}, {}, {}, {}
     near, far = batch.depth_range[0]
     counted = (truth >= near) & (truth <= far)  # [1, H, W]
-    mask, strategy = counted, model.strategy
+    mask = counted
     for number, stage in enumerate(result.stages, start=1):
-        mask = mask & _inside(strategy, stage, truth)
+        mask = mask & _inside(model, stage, truth)
         valid[number] = mask[0]
-        shown = partial(_full_size, height=height, width=width, mode=strategy.enlarging)
-        centres[number] = shown(strategy.depth(stage.next_state))[0]
-        expectations[number] = shown(strategy.expected_depth(stage.state, stage.probabilities))[0]
+        shown = partial(_full_size, height=height, width=width, mode=model.enlarging)
+        centres[number] = shown(model.centre_depth(stage))[0]
+        expectations[number] = shown(model.expected_depth(stage))[0]
         if model.config.smoothing_of(number):
-            smooth[number] = shown(strategy.smooth_depth(stage.next_state))[0]
+            smooth[number] = shown(search.settled_depth(stage.next_state))[0]
     confidences: dict[int, Tensor] = {}
     if keep_confidences:
         joint = model.config.joint_confidence
@@ -174,10 +174,10 @@ def validate(
     return measure([predict(model, sample, stages, precision) for sample in samples], thresholds)
 
 
-def _inside(strategy: Strategy, stage: Stage, truth: Tensor) -> Tensor:
+def _inside(model: GBiNet, stage: Stage, truth: Tensor) -> Tensor:
     """Full-size pixels [1, H, W] whose true depth can be answered by the cell that covers them."""
     height, width = truth.shape[-2:]
-    low, high = (_full_size(border, height, width) for border in strategy.window(stage.state))
+    low, high = (_full_size(border, height, width) for border in model.window(stage.state))
     return (truth >= low) & (truth < high)
 
 
@@ -187,9 +187,6 @@ def _full_size(values: Tensor, height: int, width: int, mode: str = "nearest") -
     if factor == 1:
         return values[:, :height, :width]
     return F.interpolate(values[:, None], scale_factor=factor, mode=mode)[:, 0, :height, :width]
-
-
-# ---- python -m gbinet.training.validate --------------------------------------------------------------------
 
 
 def table(result: Validation, first_stage: int = 1) -> str:
@@ -213,36 +210,3 @@ def table(result: Validation, first_stage: int = 1) -> str:
     shares = " ".join(f"{100 * result.confidence.within[t]:6.1f}" for t in thresholds)
     lines.append(f" sure  {100 * result.confidence.share:5.1f} %      {shares}")
     return "\n".join(lines)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Validate a weights file on the rendered validation set."""
-    import argparse
-    import json
-    from pathlib import Path
-
-    from gbinet.training.config import preset
-    from gbinet.training.samples import validation_batches
-
-    parser = argparse.ArgumentParser(prog="python -m gbinet.training.validate", description=main.__doc__)
-    parser.add_argument(
-        "weights", help="a weights file of ours, a published .ckpt, or the name of shipped ones"
-    )
-    parser.add_argument("--assets", type=Path, help="folder of objects and textures, as in training")
-    parser.add_argument("--scenes", type=int, default=8)
-    parser.add_argument("--stages", type=int, default=None, help="stages to search; default: the network's")
-    parser.add_argument("--first-stage", type=int, default=6, help="first stage to print")
-    parser.add_argument("--json", type=Path, help="write everything here")
-    given = parser.parse_args(argv)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = GBiNet.from_pretrained(given.weights).to(device)
-    config = preset("rendered", assets=given.assets, validation_scenes=given.scenes)
-    result = validate(model, validation_batches(config, device), given.stages)
-    print(table(result, given.first_stage))
-    if given.json:
-        given.json.write_text(json.dumps(result.to_dict(), indent=1))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from gbinet.comparisons import clouds, cost, paper
-from gbinet.comparisons.paper import THRESHOLDS, Published
-from gbinet.comparisons.run import read_result, result_path
-from gbinet.comparisons.variants import COMPARISONS, MOST_STAGES, VARIANTS
 from gbinet.evaluation.plots import Curve, plot
 from gbinet.evaluation.report import markdown_table
+from gbinet_research import clouds, cost, paper
+from gbinet_research.paper import THRESHOLDS, Published
+from gbinet_research.run import read_result, result_path
+from gbinet_research.variants import COMPARISONS, MOST_STAGES, VARIANTS
 
 NOT_YET = "-"
 Within = Mapping[str, float]

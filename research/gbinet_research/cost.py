@@ -9,18 +9,17 @@ from pathlib import Path
 
 import torch
 
-from gbinet.comparisons.run import Tell, read_result, variant_of
-from gbinet.comparisons.variants import Budget, Variant, train_config
 from gbinet.data.batch import Batch, collate
 from gbinet.evaluation.report import write_json
 from gbinet.inference.cost import Cost, measure, views_in_a_row
 from gbinet.inference.device import is_out_of_memory, pick_device
-from gbinet.inference.engine import Engine
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.distributed import Processes
 from gbinet.training.graph import eager_step
 from gbinet.training.optimise import Optimiser, to_channels_last
 from gbinet.training.updates import Step
+from gbinet_research.run import Tell, read_result, variant_of
+from gbinet_research.variants import Budget, Variant, engine, train_config
 
 FILE = "costs.json"
 
@@ -62,7 +61,7 @@ def _guarded(run: Callable[[], Cost]) -> dict[str, object]:
 def _network(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Cost:
     """As papers measure: the trained network in float32, all views encoded at once."""
     torch.manual_seed(0)
-    model = GBiNet(train_config(variant, budget).network).to(device).eval()
+    model = variant.network(variant.config).to(device).eval()
     return _depth_map(model, budget, device, repeat)
 
 
@@ -70,7 +69,7 @@ def _network(variant: Variant, budget: Budget, device: torch.device, repeat: int
 def _engine(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Cost:
     """As `gbinet depth` runs it: folded, half precision on a GPU, fused kernels where there are any."""
     torch.manual_seed(0)
-    return _depth_map(Engine(GBiNet(train_config(variant, budget).network), device), budget, device, repeat)
+    return _depth_map(engine(variant.network(variant.config), device), budget, device, repeat)
 
 
 def _depth_map(model: GBiNet, budget: Budget, device: torch.device, repeat: int) -> Cost:
@@ -84,7 +83,7 @@ def _training(variant: Variant, budget: Budget, device: torch.device, repeat: in
     """A whole step, launched piece by piece, on images at random: their content changes no memory."""
     config = train_config(variant, budget)
     torch.manual_seed(0)
-    model = GBiNet(config.network).to(device).train()
+    model = variant.network(variant.config).to(device).train()
     to_channels_last(model)
     optimiser = Optimiser(model, config, Processes())
     optimiser.schedule(1e-4, 0)
@@ -98,7 +97,7 @@ def _training(variant: Variant, budget: Budget, device: torch.device, repeat: in
         names=("random",),
     )
     batch = collate([one] * budget.batch_size)
-    step = Step(config, config.stages)
+    step = Step(config, config.network.stages, loss=variant.loss)
     milliseconds, peak = measure(lambda: eager_step(model, optimiser, batch, step), device, repeat)
     return Cost(budget.width, budget.height, budget.views, milliseconds, peak)
 

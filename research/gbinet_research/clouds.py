@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from gbinet.comparisons.run import Tell, read_result
-from gbinet.comparisons.variants import MOST_STAGES, Budget
 from gbinet.errors import InputError
 from gbinet.evaluation.cloud import CloudScore, compare_clouds, score_cloud
 from gbinet.evaluation.report import write_json
 from gbinet.fusion.fuse import FusionConfig, fuse
-from gbinet.inference.device import pick_device
+from gbinet.inference.device import pick_device, pick_precision
 from gbinet.inference.predictor import DepthConfig, DepthFolder, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.demo import DemoConfig, render_scene, true_cloud
 from gbinet.pointcloud import PointCloud
 from gbinet.provenance import hash_of
 from gbinet.scene import Scene
+from gbinet_research.dense import DenseNet
+from gbinet_research.run import Tell, read_result, variant_of
+from gbinet_research.variants import MOST_STAGES, Budget, engine
 
 FILE = "clouds.json"
 FIRST_SEED = 8  # of the scenes
@@ -37,7 +38,7 @@ def score_clouds(names: tuple[str, ...], budget: Budget, out: Path, work: Path, 
         if not weights.is_file():
             tell(f"{name}: no weights in {out} yet, so no cloud")
             continue
-        model = GBiNet.from_pretrained(weights)
+        model = variant_of(name).network.from_pretrained(weights)
         key = {"weights": hash_of(model), "scenes": budget.cloud_scenes, "size": list(budget.cloud_size)}
         stored = found.get(name)
         if isinstance(stored, dict) and stored.get("key") == key:
@@ -73,6 +74,8 @@ def _score(model: GBiNet, scene: Scene, stages: int, folder: Path) -> CloudScore
     """None where nothing was reconstructed."""
     size = max(scene.views[0].camera.width, scene.views[0].camera.height)
     config = DepthConfig(max_size=size, views=5, stages=stages)
+    if isinstance(model, DenseNet):  # which nobody else knows how to make ready
+        model = engine(model, pick_device(), pick_precision("auto", pick_device()))
     estimate_depths(scene, model, folder / "depth", config, overwrite=True)
     cloud = folder / "cloud.ply"
     fuse(scene, DepthFolder(scene, folder / "depth"), cloud, FUSION, device=pick_device())

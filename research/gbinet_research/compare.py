@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Literal, get_args
 
-from gbinet.comparisons.run import Tell, run_variant
-from gbinet.comparisons.variants import COMPARISONS, Budget
 from gbinet.errors import InputError
+from gbinet_research.run import Tell, run_variant
+from gbinet_research.variants import COMPARISONS, Budget
 
 Part = Literal["train", "cost", "cloud", "pages"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -40,7 +40,7 @@ def compare(
     work = work or out / "work"
     began = time.monotonic()
     if "cost" in parts:
-        from gbinet.comparisons.cost import measure_costs
+        from gbinet_research.cost import measure_costs
 
         measure_costs(names, budget, out, tell)
     if "train" in parts:
@@ -51,11 +51,11 @@ def compare(
                 continue
             run_variant(name, budget, out, work, minutes=left if minutes else 0.0, tell=tell)
     if "cloud" in parts and budget.cloud_scenes:
-        from gbinet.comparisons.clouds import score_clouds
+        from gbinet_research.clouds import score_clouds
 
         score_clouds(names, budget, out, work, tell)
     if "pages" not in parts:
         return []
-    from gbinet.comparisons.page import write_pages
+    from gbinet_research.page import write_pages
 
     return write_pages(out)

@@ -1,16 +1,18 @@
-"""`gbinet compare`: the paper's comparisons, each as one command."""
+"""`python -m gbinet_research`: the paper's comparisons, each as one command."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from gbinet.comparisons.compare import PARTS, Part, compare
-from gbinet.comparisons.page import fill_docs
-from gbinet.comparisons.variants import COMPARISONS, Budget
+from gbinet.errors import GBiNetError
+from gbinet_research.compare import PARTS, Part, compare
+from gbinet_research.page import fill_docs
+from gbinet_research.variants import COMPARISONS, Budget
 
 Settings = Annotated[Budget, tyro.conf.arg(name="")]
 DEFAULT = Budget()
@@ -59,3 +61,16 @@ def _say(text: str) -> None:
 
 
 run = {**{comparison: _verb(comparison) for comparison in COMPARISONS}, "docs": docs}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        tyro.extras.subcommand_cli_from_dict(run, args=arguments, prog="python -m gbinet_research")
+    except GBiNetError as error:
+        print(f"gbinet_research: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -8,8 +8,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from gbinet.errors import InputError
+from gbinet.inference.engine import Engine
+from gbinet.model.config import PRESETS, GBiNetConfig
+from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import TrainConfig
+from gbinet.training.loss import LossOfStage, stage_loss
+from gbinet_research import dense
+from gbinet_research.dense import DenseConfig, DenseEngine, DenseNet, DenseSearch
+from gbinet_research.regression import RegressionLoss
 
 MOST_STAGES = 9  # a binary search is validated to this stage: every earlier one is measured on the way
 
@@ -20,23 +29,47 @@ class Variant:
 
     name: str
     label: str  # in tables
+    config: GBiNetConfig = PRESETS["gbinet"]  # of the network
     changes: Mapping[str, Any] = field(default_factory=dict)  # fields of TrainConfig
+
+    @property
+    def network(self) -> type[GBiNet]:
+        return DenseNet if isinstance(self.config, DenseConfig) else GBiNet
+
+    @property
+    def loss(self) -> LossOfStage:
+        if isinstance(self.config, DenseConfig):
+            return RegressionLoss(DenseSearch(self.config))
+        return stage_loss
+
+    @property
+    def most_stages(self) -> int:
+        """Stages that are validated."""
+        if isinstance(self.config, DenseConfig):
+            return len(self.config.hypotheses)
+        return max(MOST_STAGES, self.config.stages)
+
+
+def engine(model: GBiNet, device: torch.device, dtype: torch.dtype | None = None) -> Engine:
+    """A network made ready for inference."""
+    return DenseEngine(model, device, dtype) if isinstance(model, DenseNet) else Engine(model, device, dtype)
 
 
 VARIANTS: dict[str, Variant] = {
     v.name: v
     for v in (
-        Variant("dense-linear", "dense linear search", {"model": "dense-linear", "stages": 1}),
+        Variant("dense-linear", "dense linear search", dense.PRESETS["dense-linear"]),
         Variant(  # the weights of the stages are CasMVSNet's
             "coarse-to-fine",
             "dense coarse-to-fine",
-            {"model": "coarse-to-fine", "stages": 3, "stage_weights": (0.5, 1.0, 2.0)},
+            dense.PRESETS["coarse-to-fine"],
+            {"stage_weights": (0.5, 1.0, 2.0)},
         ),
-        Variant("binet", "Bi-Net", {"model": "binet"}),
+        Variant("binet", "Bi-Net", PRESETS["binet"]),
         Variant("gbinet", "GBi-Net"),
-        Variant("gbinet-6", "GBi-Net, 2 tolerance bins", {"model": "gbinet-6"}),
-        Variant("gbinet-accumulate", "GBi-Net, accumulate", {"update": "accumulate"}),
-        Variant("gbinet-per-stage", "GBi-Net, per-stage", {"update": "per-stage"}),
+        Variant("gbinet-6", "GBi-Net, 2 tolerance bins", PRESETS["gbinet-6"]),
+        Variant("gbinet-accumulate", "GBi-Net, accumulate", changes={"update": "accumulate"}),
+        Variant("gbinet-per-stage", "GBi-Net, per-stage", changes={"update": "per-stage"}),
     )
 }
 
@@ -93,6 +126,7 @@ class Budget:
 def train_config(variant: Variant, budget: Budget, minutes: float = 0.0) -> TrainConfig:
     """Pure classification or regression as published, averaged weights, one schedule for all."""
     values: dict[str, Any] = {
+        "network": variant.config,
         "source": budget.source,
         "data": budget.data,
         "assets": budget.assets,

@@ -8,12 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gbinet.comparisons import tables
-from gbinet.comparisons.tables import Results
-from gbinet.comparisons.variants import COMPARISONS, VARIANTS
 from gbinet.errors import FormatError, InputError
 from gbinet.evaluation.report import in_words, makers
 from gbinet.formats.atomic import atomic_path
+from gbinet_research import tables
+from gbinet_research.tables import Results
+from gbinet_research.variants import COMPARISONS, VARIANTS
 
 TABLES: dict[str, tuple[Callable[[Results], str], ...]] = {
     "strategies": (tables.strategies_table,),

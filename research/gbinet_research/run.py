@@ -9,19 +9,18 @@ from pathlib import Path
 
 import torch
 
-from gbinet.comparisons.variants import MOST_STAGES, VARIANTS, Budget, Variant, train_config
 from gbinet.data.batch import Batch
 from gbinet.errors import FormatError, InputError
 from gbinet.evaluation.report import write_json
 from gbinet.formats.reading import read_json
 from gbinet.inference.device import pick_device
-from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
 from gbinet.training import checkpoint
 from gbinet.training.progress import line
 from gbinet.training.samples import validation_batches
 from gbinet.training.trainer import train
 from gbinet.training.validate import validate
+from gbinet_research.variants import VARIANTS, Budget, Variant, train_config
 
 Tell = Callable[[str], None]
 
@@ -45,7 +44,7 @@ def read_result(path: Path) -> dict[str, object] | None:
     except FormatError as error:
         raise InputError(f"{error}; delete it to compute it again") from error
     if not isinstance(content, dict):
-        raise InputError(f"{path} is no result of a comparison; delete it to compute it again")
+        raise InputError(f"{path} is not a result of a comparison; delete it to compute it again")
     return content
 
 
@@ -74,17 +73,22 @@ def run_variant(
             return stored
     config, folder = train_config(variant, budget, minutes), work / name
     trained = train(
-        config, folder, resume=bool(checkpoint.states(folder)), report=lambda r: tell(f"{name}: {line(r)}")
+        config,
+        folder,
+        resume=bool(checkpoint.states(folder)),
+        report=lambda r: tell(f"{name}: {line(r)}"),
+        network=variant.network,
+        loss=variant.loss,
     )
     if not trained.progress.step:
         raise InputError(f"{name}: there was no time for a single step; give it more minutes")
     device = pick_device()
-    small = GBiNet.from_pretrained(folder / "last.safetensors").save(out / f"{name}.safetensors", half=True)
-    model = GBiNet.from_pretrained(small).to(device)  # what is scored is what is kept
+    last = variant.network.from_pretrained(folder / "last.safetensors")
+    small = last.save(out / f"{name}.safetensors", half=True)
+    model = variant.network.from_pretrained(small).to(device)  # what is scored is what is kept
     began = time.perf_counter()
-    stages = model.strategy.most_stages or max(MOST_STAGES, config.stages)
     given = validation_samples(budget, device) if samples is None else samples
-    scored = validate(model, given, stages)
+    scored = validate(model, given, variant.most_stages)
     result: dict[str, object] = {
         "variant": name,
         "label": variant.label,
@@ -96,7 +100,7 @@ def run_variant(
             "seconds": trained.progress.seconds,
             "skipped": trained.progress.skipped,
         },
-        "stages": config.stages,
+        "stages": config.network.stages,
         "validation": scored.to_dict(),
         "validation_seconds": time.perf_counter() - began,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else str(device),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gbinet.model.config import PRESETS
 from gbinet.model.gbinet import Stage
-from gbinet.model.strategies import DenseSearch
 from gbinet.training.distributed import Processes
-from gbinet.training.loss import MEASURES, StageLoss, regression_loss
+from gbinet.training.loss import MEASURES, StageLoss
+from gbinet_research.dense import PRESETS, DenseSearch
+from gbinet_research.regression import RegressionLoss
 
 SEARCH = DenseSearch(PRESETS["dense-linear"])
 
@@ -23,7 +23,8 @@ def loss_of(off: float, unit: float = 1.0, unknown: int = 0, outside: int = 0) -
     truth = answer - off * unit
     truth.view(-1)[:unknown] = 0
     truth.view(-1)[unknown : unknown + outside] = 2000 * unit
-    return regression_loss(SEARCH, Stage(state, logits, SEARCH.descend(state, logits)), truth, Processes())
+    stage = Stage(state, logits, SEARCH.follow(state, logits))
+    return RegressionLoss(SEARCH)(stage, truth, torch.ones(1, 1, 1, dtype=torch.bool), Processes())
 
 
 @pytest.mark.parametrize("unit", [1.0, 0.001, 12.0])

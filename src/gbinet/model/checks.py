@@ -1,0 +1,51 @@
+"""What a network is asked: refused with a reason before it gives nonsense."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from gbinet.camera import Camera
+from gbinet.errors import InputError
+from gbinet.model.config import Readout
+
+
+def check_shapes(images: Tensor, cameras: Camera, layout: str) -> None:
+    """Say what does not fit together; looks at no values, so that a GPU need not be waited for."""
+    axes = layout.count(",") + 1
+    if images.dim() != axes or images.shape[-3] != 3:
+        raise InputError(f"images must be {layout}, got {list(images.shape)}")
+    views = images.shape[-4]
+    if views < 2:
+        raise InputError(f"depth needs at least 2 views of one place: a reference and a source, got {views}")
+    if cameras.batch_shape != images.shape[:-3]:
+        raise InputError(
+            f"images are {list(images.shape[:-3])} views but cameras are {list(cameras.batch_shape)}"
+        )
+    if (cameras.height, cameras.width) != tuple(images.shape[-2:]):
+        raise InputError(
+            f"images are {images.shape[-1]}x{images.shape[-2]} but their cameras say "
+            f"{cameras.width}x{cameras.height}; resize both together"
+        )
+    if not images.is_floating_point():
+        raise InputError(f"images must be float in [0, 1], got {images.dtype}: divide by 255 first")
+
+
+def check_choices(stages: int, done: int, readout: str) -> None:
+    if stages <= done:
+        raise InputError(f"stages must be at least {done + 1}, got {stages}")
+    if readout not in get_args(Readout):
+        raise InputError(f"there is no readout '{readout}'; choose one of {', '.join(get_args(Readout))}")
+
+
+def check_values(images: Tensor, cameras: Camera) -> None:
+    """Say which view is broken before the network gives nonsense. images [V, 3, H, W], cameras [V]."""
+    finite = torch.isfinite(images).flatten(1).all(1)
+    if not bool(finite.all()):
+        raise InputError(f"image {int((~finite).nonzero()[0])} has a value that is not finite")
+    largest = float(images.amax())
+    if largest > 2:  # resampling may overshoot 1 a little; this is another unit
+        raise InputError(f"images must be in [0, 1], got values up to {largest:g}: divide by 255 first?")
+    cameras.check()
