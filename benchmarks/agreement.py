@@ -19,11 +19,12 @@ import torch
 from _common import report
 from torch import Tensor
 
+from gbinet.data.depth_folder import DepthFolder
 from gbinet.data.load import load_scene
 from gbinet.depthmap import DepthMap
 from gbinet.fusion.consistency import reproject
 from gbinet.inference.device import pick_device
-from gbinet.inference.predictor import DepthConfig, DepthFolder, estimate_depths
+from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import Scene
 

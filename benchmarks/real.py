@@ -30,12 +30,12 @@ import torch
 from _common import report
 from _reference import compared, read_reference, reference_of
 
+from gbinet.data.depth_folder import DepthFolder
 from gbinet.data.load import load_scene
 from gbinet.formats.depth_files import read_depth
 from gbinet.formats.image import write_image
 from gbinet.fusion.consistency import reproject
 from gbinet.fusion.fuse import FusionConfig, fuse_views
-from gbinet.inference.predictor import DepthFolder
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.opening import has_poses
 from gbinet.pipeline.reconstruct import preset, run

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from gbinet.data.depth_folder import DepthFolder
 from gbinet.errors import InputError
 from gbinet.evaluation.cloud import CloudScore, compare_clouds, score_cloud
 from gbinet.evaluation.report import write_json
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.inference.device import pick_device, pick_precision
-from gbinet.inference.predictor import DepthConfig, DepthFolder, estimate_depths
+from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.demo import DemoConfig, render_scene, true_cloud
 from gbinet.pointcloud import PointCloud

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -13,6 +13,9 @@ from gbinet.cli.say import say, say_notes
 from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError, SceneError
 from gbinet.scene import DepthRange, Scene, View
+
+if TYPE_CHECKING:
+    from gbinet.data.depth_folder import DepthFolder
 
 Kind = Literal["mvsnet", "colmap", "colmap-text", "colmap-dense", "nerfstudio", "openmvs"]
 _WITHOUT_DEPTH = ("colmap", "colmap-text")
@@ -105,13 +108,14 @@ def _convert_scene(
     from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
 
     say_notes(scene.warnings)
-    found = _depth_files(scene, depth, scale_in)
+    maps = _depth_maps(scene, depth, scale_in)
+    found = maps.known()
     if found and to in _WITHOUT_DEPTH:
         say(f"note: {len(found)} depth maps stay behind: a sparse COLMAP model has no place for them")
         found = []
     if to == "colmap-dense" and not found:
         raise SceneError(f"{scene.root} has no depth maps; give their folder with --depth")
-    depth_maps = _read_all(found)
+    depth_maps = _read_all(maps, found)
     if to == "nerfstudio":
         write_nerfstudio(scene, target, depth_maps, None if cloud is None else read_ply(cloud))
     else:
@@ -119,40 +123,21 @@ def _convert_scene(
     say(f"{len(scene.views)} views ({scene.kind} -> {to}), {len(found)} depth maps, in {target}")
 
 
-def _depth_files(scene: Scene, folder: Path | None, scale: float) -> list[tuple[View, Path, float]]:
-    """The depth file of each view that has one, with its scale."""
-    from gbinet.formats.depth_files import find_depth_file
+def _depth_maps(scene: Scene, folder: Path | None, scale: float) -> DepthFolder:
+    """The depth maps to take along: those of a folder, or those that the scene has."""
+    from gbinet.data.depth_folder import DepthFolder, place_of
 
-    if folder is None:
-        own = [(v, v.depth_path, v.depth_scale) for v in scene.views if v.depth_path is not None]
-        return own or _workspace_depth(scene)
-    places = [
-        folder / "depth",
-        folder / "stereo" / "depth_maps",
-        folder,
-    ]  # what we and COLMAP write, or plain
-    place = next(p for p in places if p.is_dir() or p == folder)
-    files = [(view, find_depth_file(place, view.name)) for view in scene.views]
-    found = [(view, path, scale) for view, path in files if path is not None]
-    if not found:
-        raise SceneError(f"{place}: no depth map is named like a view, e.g. {scene.views[0].name}.npz")
-    return found
+    maps = DepthFolder(scene, None if folder is None else place_of(folder), scale)
+    if folder is not None and not maps.known():
+        raise SceneError(f"{maps.folder}: no depth map is named like a view, e.g. {scene.views[0].name}.npz")
+    return maps
 
 
-def _workspace_depth(scene: Scene) -> list[tuple[View, Path, float]]:
-    """Depth maps of a dense workspace: results, which load_scene does not give as true depth."""
-    from gbinet.formats.depth_files import find_depth_file
-
-    place = scene.root / "stereo" / "depth_maps"
-    files = [(view, find_depth_file(place, view.name)) for view in scene.views]
-    return [(view, path, 1.0) for view, path in files if path is not None]
-
-
-def _read_all(files: list[tuple[View, Path, float]]) -> Iterator[tuple[View, DepthMap]]:
+def _read_all(maps: DepthFolder, indices: list[int]) -> Iterator[tuple[View, DepthMap]]:
     from rich.progress import track
 
-    from gbinet.formats.depth_files import read_depth_map
-
-    quiet = not files or not sys.stdout.isatty()
-    for view, path, scale in track(files, "depth maps", transient=True, disable=quiet):
-        yield view, read_depth_map(path, view.camera, scale)
+    quiet = not indices or not sys.stdout.isatty()
+    for index in track(indices, "depth maps", transient=True, disable=quiet):
+        depth_map = maps.load(index)
+        assert depth_map is not None
+        yield maps.scene.views[index], depth_map

@@ -100,10 +100,11 @@ def depth(
 
 def _scenes(predictions: Path, out: Path) -> list[str]:
     """Names of the folders that hold depth maps; "" for the folder itself. Our own results are none."""
-    from gbinet.evaluation.depth_scene import SUFFIXES
+    from gbinet.data.depth_folder import place_of
+    from gbinet.formats.depth_files import SUFFIXES
 
     def holds_maps(folder: Path) -> bool:
-        return (folder / "depth").is_dir() or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))
+        return place_of(folder) != folder or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))
 
     if not predictions.is_dir():
         raise SceneError(f"{predictions}: there is no such folder of depth maps")

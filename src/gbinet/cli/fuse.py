@@ -9,36 +9,9 @@ from typing import Annotated
 import tyro
 
 from gbinet.cli.fusion_options import AS_IS, FusionFlags
-from gbinet.depthmap import DepthMap
 from gbinet.errors import SceneError
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind
-from gbinet.scene import Scene
-
-
-class DepthFiles:
-    """Depth maps of any known format in a folder, named like the views; or those that a scene has."""
-
-    def __init__(self, scene: Scene, folder: Path | None, scale: float) -> None:
-        from gbinet.formats.depth_files import find_depth_file
-
-        if folder is None:
-            self.files = {i: (v.depth_path, v.depth_scale) for i, v in enumerate(scene.views) if v.depth_path}
-        else:
-            # What we and COLMAP write, or plain.
-            places = (folder / "depth", folder / "stereo" / "depth_maps", folder)
-            place = next((p for p in places if p.is_dir()), folder)
-            found = ((i, find_depth_file(place, view.name)) for i, view in enumerate(scene.views))
-            self.files = {i: (path, scale) for i, path in found if path is not None}
-        self.scene = scene
-
-    def load(self, index: int) -> DepthMap | None:
-        from gbinet.formats.depth_files import read_depth_map
-
-        if index not in self.files:
-            return None
-        path, scale = self.files[index]
-        return read_depth_map(path, self.scene.views[index].camera, scale)
 
 
 def run(
@@ -73,6 +46,7 @@ def run(
     """
     from gbinet.cli.progress import StageBars
     from gbinet.cli.say import say, say_notes
+    from gbinet.data.depth_folder import DepthFolder, place_of
     from gbinet.data.load import load_scene
     from gbinet.inference.device import pick_device
     from gbinet.pipeline.output import is_output_folder, output_folder
@@ -82,8 +56,8 @@ def run(
     if as_folder:
         out = out / "cloud.ply"
     found = load_scene(scene, images=images, masks=masks, max_sources=max_sources)
-    maps = DepthFiles(found, depth, depth_scale)
-    if not maps.files:
+    maps = DepthFolder(found, None if depth is None else place_of(depth), depth_scale)
+    if not maps.known():
         where = depth if depth is not None else scene
         raise SceneError(f"{where}: no depth map is named like a view, e.g. {found.views[0].name}.npz")
     mesher = None if mesh is None else Mesher(found, maps, mesh, config, mesh_voxel)

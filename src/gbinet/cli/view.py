@@ -24,7 +24,7 @@ def run(
             folder is not read.
         port: Port on localhost; the next free one if it is taken.
     """
-    from gbinet.inference.predictor import DepthFolder
+    from gbinet.data.depth_folder import DepthFolder
     from gbinet.viewer.server import open_output, serve
 
     cloud, name = open_output(out)

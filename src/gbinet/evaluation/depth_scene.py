@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gbinet.camera import pixel_centres
+from gbinet.data.depth_folder import place_of
 from gbinet.errors import InputError, SceneError, check_positive
 from gbinet.evaluation.depth import (
     THRESHOLDS,
@@ -20,12 +21,10 @@ from gbinet.evaluation.depth import (
     confidence_errors,
     depth_errors,
 )
-from gbinet.formats.depth_files import find_depth_file, read_confidence, read_depth
+from gbinet.formats.depth_files import SUFFIXES, depth_files_in, read_confidence, read_depth
 from gbinet.formats.made_by import makers_of
-from gbinet.names import file_stem
 
 CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9)
-SUFFIXES = (".npz", ".npy", ".pfm", ".png", ".tif", ".tiff", ".bin")
 _LOG_LOW, _LOG_HIGH, _BINS = -7.0, 7.0, 14_000  # histogram of log10(error): bins of 0.23 %
 
 
@@ -66,15 +65,13 @@ def find_pairs(
     images: str | Path | None = None,
 ) -> list[DepthPair]:
     """Match depth files by name; `truth` is a scene with depth, or a folder of depth files."""
-    root = Path(predictions)
-    folder = root / "depth" if (root / "depth").is_dir() else root
-    if not folder.is_dir():
-        raise SceneError(f"{root}: there is no such folder of depth maps")
+    folder = place_of(predictions)
     true = _truths(Path(truth), truth_scale, images)
+    found = depth_files_in(folder)
     pairs = [
-        DepthPair(name, found, path, depth_scale, scale)
+        DepthPair(name, found[name], path, depth_scale, scale)
         for name, (path, scale) in sorted(true.items())
-        if (found := _find(folder, name)) is not None
+        if name in found
     ]
     _refuse_predictions(pairs)
     if not pairs:
@@ -101,9 +98,8 @@ def _refuse_predictions(pairs: Sequence[DepthPair]) -> None:
 def _truths(truth: Path, scale: float, images: str | Path | None) -> dict[str, tuple[Path, float]]:
     from gbinet.data.load import load_scene
 
-    files = {file_stem(p.stem): (p, scale) for p in _depth_files(truth)}
-    if files:
-        return files
+    if _holds_only_depth(truth):
+        return {name: (path, scale) for name, path in depth_files_in(truth).items()}
     scene = load_scene(truth, images=images)
     known = {v.name: (v.depth_path, v.depth_scale * scale) for v in scene.views if v.depth_path is not None}
     if not known:
@@ -114,18 +110,13 @@ def _truths(truth: Path, scale: float, images: str | Path | None) -> dict[str, t
     return known
 
 
-def _depth_files(folder: Path) -> list[Path]:
-    """Depth files in a folder that holds nothing else; a scene's folder has other things in it."""
+def _holds_only_depth(folder: Path) -> bool:
+    """Whether a folder holds depth files and nothing else; a scene's folder has other things in it."""
     if not folder.is_dir():
         raise SceneError(f"{folder}: there is no such folder")
     entries = [p for p in folder.iterdir() if not p.name.startswith(".")]
     files = [p for p in entries if p.is_file() and p.suffix.lower() in SUFFIXES]
-    return files if len(files) == sum(p.suffix not in (".json", ".txt", ".md") for p in entries) else []
-
-
-def _find(folder: Path, name: str) -> Path | None:
-    found = find_depth_file(folder, name)
-    return found if found is not None and found.suffix.lower() in SUFFIXES else None
+    return bool(files) and len(files) == sum(p.suffix not in (".json", ".txt", ".md") for p in entries)
 
 
 def read_pair(pair: DepthPair) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -15,12 +15,11 @@ A stored value times `scale` is the depth. Unknown depth is 0; NaN, infinite and
 
 from __future__ import annotations
 
-import glob
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import numpy as np
@@ -36,10 +35,10 @@ from gbinet.formats.colmap_array import read_colmap_array, write_colmap_array
 from gbinet.formats.image import decoded, opened
 from gbinet.formats.limits import check_unpacked
 from gbinet.formats.made_by import KEY, Maker, as_array, maker_of, record_maker
-from gbinet.formats.openmvs import read_dmap
+from gbinet.formats.openmvs import dmap_image_name, read_dmap
 from gbinet.formats.pfm import read_pfm, write_pfm
 from gbinet.formats.reading import is_file, open_sized
-from gbinet.names import MAX_BYTES, file_stem
+from gbinet.names import file_stem
 
 Array = np.ndarray[Any, Any]
 
@@ -108,21 +107,35 @@ def write_depth(
     return path
 
 
-def find_depth_file(folder: str | Path, name: str) -> Path | None:
-    """The depth map of a view in a folder: `NAME.npz` and so on, or COLMAP's `NAME.jpg.geometric.bin`."""
-    folder = Path(folder)
-    for suffix in _READERS:
-        if is_file(folder / f"{name}{suffix}"):
-            return folder / f"{name}{suffix}"
-    pattern = f"{glob.escape(name)}.*.{{}}.bin"
-    for kind in ("geometric", "photometric"):
-        for path in sorted(folder.glob(pattern.format(kind))):
-            return path
-    if file_stem(name) == name and ("%" in name or len(name.encode()) > MAX_BYTES // 2) and folder.is_dir():
-        # The view's name may stand for one that no text can hold: others name their files as the photo is.
-        odd = (path for path in sorted(folder.iterdir()) if path.suffix.lower() in _READERS)
-        return next((path for path in odd if file_stem(path.stem) == name), None)
-    return None
+def depth_files_in(folder: str | Path) -> dict[str, Path]:
+    """Name of a view -> its depth map, over all files in a folder.
+
+    A file is named like its view (`NAME.npz` and so on), or holds the name of its photo (OpenMVS'
+    `depth0000.dmap`), or is named like its photo (COLMAP's `NAME.jpg.geometric.bin`, before photometric
+    ones). Of several files of one view, the first in this order counts.
+    """
+    best: dict[str, tuple[tuple[int, int], Path]] = {}
+    order = list(_READERS)
+    for path in sorted(Path(folder).iterdir()):
+        if path.suffix.lower() not in _READERS or not is_file(path):
+            continue
+        for rank, name in _claims(path):
+            key = (rank, order.index(path.suffix.lower()))
+            if name not in best or key < best[name][0]:
+                best[name] = (key, path)
+    return {name: path for name, (_, path) in best.items()}
+
+
+def _claims(path: Path) -> list[tuple[int, str]]:
+    """Names that the view of a depth file may have; where several claim a view, the least rank wins."""
+    names = [(0, path.stem)]
+    photo, _, kind = path.stem.rpartition(".")
+    if path.suffix.lower() == ".bin" and kind in ("geometric", "photometric"):
+        names = [(1 if kind == "geometric" else 2, Path(photo).stem)]
+    elif path.suffix.lower() == ".dmap":
+        with suppress(FormatError):  # whoever reads it says what is wrong
+            names.append((0, PurePosixPath(dmap_image_name(path)).stem))
+    return [(rank, file_stem(name)) for rank, name in names]
 
 
 # ---- helpers ----------------------------------------------------------------------------------------------
@@ -273,6 +286,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     ".bin": read_colmap_array,
     ".dmap": lambda path: read_dmap(path).depth,
 }
+SUFFIXES = tuple(_READERS)  # of files that can be read as depth maps
 _WRITERS: dict[str, Callable[..., Any]] = {
     ".npz": _write_npz,
     ".npy": _write_npy,

@@ -81,6 +81,17 @@ def write_dmap(
     return path
 
 
+def dmap_image_name(path: str | Path) -> str:
+    """The photo that a .dmap belongs to, from its header."""
+    path = Path(path)
+    with open_sized(path) as (file, _):
+        magic, *_ = _HEADER.unpack(read_exactly(path, file, _HEADER.size, "the header"))
+        if magic != b"DR":
+            raise FormatError(path, "not an OpenMVS depth map: it does not begin with 'DR'", "byte 0")
+        (length,) = struct.unpack("<H", read_exactly(path, file, 2, "the image name"))
+        return read_exactly(path, file, length, "the image name").decode(errors="replace")
+
+
 def read_dmap(path: str | Path) -> OpenMVSDepth:
     path = Path(path)
     with open_sized(path) as (file, size):

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from gbinet import kernels
 from gbinet.camera import Camera
+from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, SceneError, check_positive
 from gbinet.formats.atomic import remove_temporary
-from gbinet.formats.depth_files import read_depth_map, write_depth
+from gbinet.formats.depth_files import write_depth
 from gbinet.formats.image import read_image
 from gbinet.formats.lock import locked
 from gbinet.inference import tiles
@@ -92,21 +93,6 @@ class DepthRun:
     network_seconds: float = 0.0  # of these, inside the network
     device: str = ""
     precision: str = ""
-
-
-class DepthFolder:
-    """The depth maps of a scene in a folder, `<folder>/<view name>.npz`: what fusion reads."""
-
-    def __init__(self, scene: Scene, folder: Path) -> None:
-        self.scene = scene
-        self.folder = folder
-
-    def path(self, index: int) -> Path:
-        return self.folder / f"{self.scene.views[index].name}.npz"
-
-    def load(self, index: int) -> DepthMap | None:
-        path = self.path(index)
-        return read_depth_map(path, self.scene.views[index].camera) if path.exists() else None
 
 
 def estimate_depths(

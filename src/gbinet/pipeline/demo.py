@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gbinet.camera import Camera
+from gbinet.data.depth_folder import DepthFolder
 from gbinet.data.load import completed
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError
@@ -16,7 +17,7 @@ from gbinet.evaluation.cloud import CloudScore, compare_clouds, score_cloud
 from gbinet.evaluation.depth import DepthErrors, depth_errors
 from gbinet.formats.depth_files import read_depth, write_depth
 from gbinet.formats.image import write_image
-from gbinet.inference.predictor import DepthConfig, DepthFolder
+from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.opening import StageProgress
 from gbinet.pipeline.reconstruct import ReconstructConfig, Reconstruction, run

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError
 from gbinet.formats.atomic import atomic_path
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind, open3d
 from gbinet.inference.device import pick_device
-from gbinet.inference.predictor import DepthConfig, DepthFolder, DepthRun, estimate_depths
+from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.opening import StageProgress, open_scene, stage_of
 from gbinet.pipeline.output import output_folder

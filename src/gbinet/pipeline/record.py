@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from gbinet import __version__
+from gbinet.data.depth_folder import DepthFolder
 from gbinet.fusion.fuse import FusedView, FusionResult
 from gbinet.fusion.mesh import Mesher
 from gbinet.inference.device import peak_memory_mib
-from gbinet.inference.predictor import DepthFolder, DepthRun
+from gbinet.inference.predictor import DepthRun
 from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
 from gbinet.scene import Scene

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from gbinet.data.dataset import MVSDataset, SampleConfig
+from gbinet.data.depth_folder import DepthFolder
 from gbinet.fusion.fuse import FusedView, FusionConfig, fuse
 from gbinet.inference.device import pick_device
-from gbinet.inference.predictor import DepthConfig, DepthFolder, working_size
+from gbinet.inference.predictor import DepthConfig, working_size
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene
 from gbinet.training.validate import Prediction, predict
