@@ -51,6 +51,34 @@ def test_shared_encoder_gives_the_gradients_of_accumulate(
         assert torch.equal(a, b), name  # the same batch statistics were seen
 
 
+def test_choosers_context_and_refiner_learn_with_the_network(planes: PlaneSource, tiny: TrainConfig) -> None:
+    config = replace(tiny, recover=True).with_network(
+        stages=4,
+        scale_of_stage=(0, 1, 2, 3),
+        bins=6,
+        first_bins=16,
+        inverse_depth=True,
+        edge_cells=6,
+        smoothing=((1, 6), (1, 6), (1, 6), (2, 24)),
+        choice_widths=(16, 8, 8),
+        context=True,
+        regulariser_width=(16, 8, 8, 8),
+        refiner=True,
+        refiner_sides=True,
+        readout="refined",
+        confidence="learned",
+    )
+    batch = planes.batch(0, 2)
+    together, model = gradients("accumulate", config, batch)
+    shared, _ = gradients("shared-encoder", config, batch)
+    parts = {"choosers.", "choice_weights.", "regularisers.0.context.", "refiner.", "encoder."}
+    assert all(any(name.startswith(part) for name in together) for part in parts)
+    assert set(together) == set(shared) == {name for name, _ in model.named_parameters()}
+    for name, expected in together.items():
+        scale = float(expected.abs().max()) + 1e-6
+        assert float((shared[name] - expected).abs().max()) < 5e-4 * scale, name
+
+
 def test_per_stage_steps_once_per_stage(planes: PlaneSource, tiny: TrainConfig):
     model = GBiNet(tiny.network).train()
     steps = []
