@@ -1,4 +1,4 @@
-"""Inside the search: what every stage asked, how sure it was, and how wrong.
+"""Inside the search: what every stage asked, how confident it was, and how wrong.
 
 Each stage halves the bins. The share of pixels whose true depth lies in some bin of the stage says how much
 the stages before have lost; a bin's width says how fine the answer is so far.

@@ -42,7 +42,7 @@ def write_tiny_scene(folder: Path, tiny: Any) -> None:
 
 @pytest.fixture
 def box_with_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights in the box: those that ship where they exist, else thin random ones."""
+    """The bundled weights: those that ship where they exist, else thin random ones."""
     from gbinet.model import weights
 
     if not (weights.SHIPPED / f"{weights.DEFAULT}.safetensors").exists():

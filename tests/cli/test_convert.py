@@ -71,7 +71,7 @@ def test_depth_of_a_colmap_workspace_and_of_the_scene_itself_travel(written, tmp
     capsys.readouterr()
     assert convert(tmp_path / "b", tmp_path / "sparse", "--to", "colmap") == 0
     printed = capsys.readouterr().out
-    assert "5 depth maps stay behind" in printed and "0 depth maps, in" in printed
+    assert "5 depth maps are not written" in printed and "0 depth maps, in" in printed
     assert convert(tmp_path / "b", tmp_path / "c", "--to", "openmvs") == 0  # its own depths/ come along
     assert np.array_equal(read_depth(tmp_path / "c" / "depth0002.dmap"), depth_maps[2].depth)
 

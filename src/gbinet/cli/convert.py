@@ -107,7 +107,7 @@ def _convert_scene(
     say_notes(scene.warnings)
     found = _depth_files(scene, depth, scale_in)
     if found and to in _WITHOUT_DEPTH:
-        say(f"note: {len(found)} depth maps stay behind: a sparse COLMAP model has no place for them")
+        say(f"note: {len(found)} depth maps are not written: a sparse COLMAP model has no place for them")
         found = []
     if to == "colmap-dense" and not found:
         raise SceneError(f"{scene.root} has no depth maps; give their folder with --depth")

@@ -34,7 +34,7 @@ def run(
     Args:
         scene: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder; depth/<view>.npz holds depth and confidence. Start again with the same folder to go on.
-        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        weights: Name of bundled weights, a file of ours, or a published .ckpt.
         size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         stages: Search stages, instead of what the weights were trained for.

@@ -40,7 +40,7 @@ def run(
         photos: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder for cloud.ply, depth/, report.html, run.json. Start again with the same folder to go on.
         quality: Sets size, views and thresholds, which the options below change one by one.
-        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        weights: Name of bundled weights, a file of ours, or a published .ckpt.
         size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.

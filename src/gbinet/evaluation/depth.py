@@ -89,7 +89,7 @@ def away_from_edges(truth: Tensor, radius: int = 2, jump: float = 0.005) -> Tens
     centre = padded[..., 1:-1, 1:-1]
     across = (padded[..., 1:-1, 2:] + padded[..., 1:-1, :-2] - 2 * centre).abs()
     down = (padded[..., 2:, 1:-1] + padded[..., :-2, 1:-1] - 2 * centre).abs()
-    # The border of the image is no edge: a replicated neighbour only shows the slope.
+    # The border of the image is not an edge: a replicated neighbour only shows the slope.
     across[..., 0], across[..., -1] = 0, 0
     down[..., 0, :], down[..., -1, :] = 0, 0
     edge = (torch.maximum(across, down) > jump * flat).float()

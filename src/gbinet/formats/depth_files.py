@@ -141,7 +141,7 @@ def _to_array(values: Array | Tensor) -> Array:
 
 
 def _clean(values: Array, factor: float) -> Array:
-    """float32 copy times the factor; what is no depth becomes 0."""
+    """float32 copy times the factor; what is not a depth becomes 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         depth = values.astype(np.float32)
         if factor != 1.0:

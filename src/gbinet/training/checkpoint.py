@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gbinet.errors import FormatError, GBiNetError, InputError
+from gbinet.errors import FormatError, GBiNetError, InputError, flag
 from gbinet.formats.atomic import atomic_path
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import FREE_ON_RESUME, TrainConfig
@@ -91,7 +91,7 @@ def check_same_run(state: Path, given: TrainConfig) -> None:
     """Refuse to resume with options that would make another run than the checkpoint's."""
     stored, now = (_flat(options) for options in (_record(state)["config"], given.to_dict()))
     changed = [
-        f"--{k.replace('_', '-')} (was {stored.get(k)}, now {now.get(k)})"
+        f"{flag(k)} (was {stored.get(k)}, now {now.get(k)})"
         for k in {**stored, **now}
         if json.dumps(stored.get(k)) != json.dumps(now.get(k)) and k not in FREE_ON_RESUME
     ]

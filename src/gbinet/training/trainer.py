@@ -174,7 +174,7 @@ class Trainer:
         minutes = config.total_minutes
         if not minutes and config.epochs:
             if not self.stream.steps_per_epoch:
-                raise InputError("this source of samples has no epochs: give total_steps or total_minutes")
+                raise InputError("say how long to train: --total-steps N or --total-minutes N")
             return progress.step / (config.epochs * self.stream.steps_per_epoch)
         seconds = self.seconds_before + self.elapsed
         whole = 60 * minutes if minutes else self.seconds_before + self.limit
