@@ -6,7 +6,7 @@
 
 The reference is the plain network in float32 (no TF32, no kernels of ours) on the same images. Passed if no
 share of pixels within a threshold differs by more than 0.2 percentage points, and at least 99 % of the pixels
-that the reference is confident of (confidence > 0.8) have depths that are at most one bin of the last stage apart.
+with a confidence above 0.8 in the reference have depths that are at most one bin of the last stage apart.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Counts:
     def share(self) -> float:
         return (
             self.same_bin / self.confident if self.confident else 1.0
-        )  # none is confident: nothing to check
+        )  # none: nothing to check
 
     @property
     def largest(self) -> float:

@@ -16,7 +16,7 @@ MAX_BYTES = 200
 
 
 def shown(text: object) -> str:
-    r"""For people: `\xNN` for a byte that is not UTF-8 and for control characters, `\uNNNN` for the others."""
+    r"""For people: `\xNN` for bytes that are not UTF-8 and control characters, `\uNNNN` for the others."""
     plain = str(text)
     return plain if plain.isprintable() else "".join(map(_shown, plain))
 

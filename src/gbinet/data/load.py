@@ -92,7 +92,7 @@ def load_scene(
 
 
 def _without_predictions(scene: Scene) -> Scene:
-    """Depth maps of ours that lie where true ones would are not the truth, and say nothing about the range."""
+    """Depth maps of ours where true ones would lie are not the truth, and say nothing about the range."""
     predicted = makers_of(view.depth_path for view in scene.views if view.depth_path is not None)
     if not predicted:
         return scene

@@ -20,7 +20,7 @@ _MAX_ID = 2**53  # whole numbers beyond this are not exact as floats
 
 @contextmanager
 def _strict() -> Iterator[None]:
-    """numpy only warns about text that is not a number; inside, that is an error. Once per file: it is slow."""
+    """numpy only warns about text that is not a number; here, that is an error. Once per file: slow."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)
         yield

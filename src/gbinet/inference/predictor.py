@@ -68,7 +68,7 @@ class DepthConfig:
     def __post_init__(self) -> None:
         if self.max_size < 64:
             raise InputError(
-                f"the longer side of the images (--size) must be at least 64 px, got {self.max_size}"
+                f"images must be at least 64 px long (--size), got {self.max_size}"
             )
         if self.views < 2:
             raise InputError(f"--views must be at least 2 (a reference and a source), got {self.views}")

@@ -82,7 +82,7 @@ def write_sheet(path: Path, view: ViewStages) -> Path:
 
 
 def _scale(view: ViewStages) -> tuple[float, float]:
-    """Ends of the colours in inverse depth, one pair for a sheet: of the truth, otherwise of confident pixels."""
+    """Ends of the colours in inverse depth, one pair for a sheet: of the truth, or of confident pixels."""
     known = view.truth if view.truth is not None and (view.truth > 0).any() else None
     values = view.final[view.confidence > view.min_confidence] if known is None else known[known > 0]
     values = view.final if not len(values) else values
