@@ -83,9 +83,7 @@ class Counts:
 
     @property
     def share(self) -> float:
-        return (
-            self.same_bin / self.confident if self.confident else 1.0
-        )  # none: nothing to check
+        return self.same_bin / self.confident if self.confident else 1.0  # none: nothing to check
 
     @property
     def largest(self) -> float:

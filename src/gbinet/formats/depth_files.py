@@ -85,6 +85,15 @@ def read_depth_map(path: str | Path, camera: Camera, scale: float = 1.0) -> Dept
     )
 
 
+def npz_intact(path: Path) -> bool:
+    """Whether all bytes of an .npz are as they were written."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except Exception:  # broken archives fail in many ways
+        return False
+
+
 def write_depth(
     path: str | Path,
     depth: Array | Tensor,

@@ -60,9 +60,7 @@ class FusionConfig:
             return
         check_finite("fusion: the six numbers of --box", *self.box)
         if any(low >= high for low, high in zip(self.box[:3], self.box[3:], strict=True)):
-            raise InputError(
-                f"fusion: --box must be x0 y0 z0 x1 y1 z1 with x0 < x1 etc., got {self.box}"
-            )
+            raise InputError(f"fusion: --box must be x0 y0 z0 x1 y1 z1 with x0 < x1 etc., got {self.box}")
 
 
 class DepthSource(Protocol):

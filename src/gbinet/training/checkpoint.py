@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from gbinet.errors import FormatError, GBiNetError, InputError, flag
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.reading import read_json
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import FREE_ON_RESUME, TrainConfig
 from gbinet.training.optimise import Optimiser
@@ -143,10 +144,7 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], state: Path) -> None:
 
 def _record(state: Path) -> dict[str, object]:
     path = state / "state.json"
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise FormatError(path, f"cannot be read: {error}") from error
+    record = read_json(path)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise FormatError(
             path,
