@@ -90,9 +90,8 @@ def house_map() -> str:
     for rooms in reversed(LEVELS):
         lines = []
         for room in sorted(rooms):
-            used = {
-                i.target.split(".")[1] for i in IMPORTS if i.room == room and i.target.startswith("gbinet.")
-            }
+            own = [i.target.split(".") for i in IMPORTS if i.room == room]
+            used = {target[1] for target in own if target[0] == "gbinet" and len(target) > 1}
             arrows = ", ".join(sorted((used & set(LEVEL)) - {room}, key=lambda r: (-LEVEL[r], r)))
             lines.append(f"{room:<11} {_purpose(room)}\n" + (f"{'':<11} -> {arrows}\n" if arrows else ""))
         levels.append("".join(lines))

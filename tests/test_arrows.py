@@ -9,7 +9,6 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from house import IMPORTS, LEVEL, SOURCE, files, house_map, tree_of, written_map
@@ -53,8 +52,8 @@ PARSING_ELSEWHERE = {
     ("render/assets.py", "PIL.Image.open"): "textures to render; they have no camera and are made square",
 }
 
-# Words that tell half a pixel, and the arithmetic of bins, from other sums. Triton kernels are not looked at: they
-# cannot call camera.py or search.py, and a test compares each with its plain twin, which does.
+# Words that tell half a pixel, and the arithmetic of bins, from other sums. Triton kernels are not looked at:
+# they cannot call camera.py or search.py, and a test compares each with its plain twin, which does.
 PIXEL_WORDS = {"pixel", "pixels", "row", "rows", "column", "columns", "x", "y", "u", "v", "xs", "ys", "K"}
 PIXEL_WORDS |= {"arange", "meshgrid", "mgrid", "indices", "nonzero", "width", "height"}
 BIN_WORDS = {"cell", "cells", "bins", "num_bins", "first_bin", "first_bins", "tolerance"}
@@ -207,7 +206,7 @@ def adds_half(node: ast.BinOp) -> bool:
 
 
 def splits(node: ast.BinOp) -> bool:
-    """2 * cell, cell << 1, (bins - 2) // 2, first - tolerance: a step from one stage's cells to the next one's."""
+    """2 * cell, cell << 1, (bins - 2) // 2, first - tolerance: from one stage's cells to the next one's."""
     sides = {ast.unparse(node.left), ast.unparse(node.right)}
     doubles = isinstance(node.op, ast.Mult | ast.FloorDiv | ast.Div) and "2" in sides
     return doubles or isinstance(node.op, ast.LShift | ast.RShift) or any("tolerance" in s for s in sides)
