@@ -82,6 +82,7 @@ def test_commands_exist() -> None:
     )
     assert {"reconstruct", "depth"} <= named
     assert named <= set(VERBS)
+    assert set(re.findall(r"^\| `gbinet ([a-z]+)", README, re.M)) == set(VERBS), "the table of verbs"
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\S+)", README, re.M):
         assert re.search(rf"^{target}:", makefile, re.M)
