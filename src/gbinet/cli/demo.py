@@ -20,7 +20,7 @@ def run(
 
     Args:
         out: Folder for the photos, the depth maps, the cloud and the report.
-        weights: Name of bundled weights, a file of ours, or a published .ckpt.
+        weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
         seed: Which scene is rendered.
         views: How many photos are rendered.
         size: Width of the photos in pixels.

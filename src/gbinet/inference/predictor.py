@@ -314,7 +314,7 @@ class _Worker:
             )
         self.tile = self.result.tile = smaller
         self.result.warnings.append(
-            f"ran out of memory on {self.device}: going on with tiles of {smaller} px"
+            f"ran out of memory on {self.device}: continuing with tiles of {smaller} px"
         )
         log.warning(self.result.warnings[-1])
         if isinstance(self.model, Engine):

@@ -86,7 +86,7 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
     from gbinet import __version__
 
     if path.suffix != ".safetensors":  # by which `load` tells our files from published ones
-        raise InputError(f"{path}: weights are saved as .safetensors, please name the file so")
+        raise InputError(f"{path}: weights are saved as .safetensors; give the file that suffix")
     metadata = {
         "format": FORMAT,
         "gbinet_version": __version__,

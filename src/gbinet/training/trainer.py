@@ -74,7 +74,7 @@ def train(
     network that searches in another way brings its own class and loss.
     """
     if not resume and checkpoint.states(out):
-        raise InputError(f"{out} already holds a run: go on with --resume, or choose another folder")
+        raise InputError(f"{out} already holds a run: continue it with --resume, or choose another folder")
     processes, device = connect()
     trainer = Trainer(
         config, out, processes, device, resume, stream, validation, report, network=network, loss=loss
