@@ -105,7 +105,7 @@ class Finished:
             raise GBiNetError(f"{self.folder} holds depth maps of other photos; {_ADVICE}")
         self._begun = True
         self._store(makers if same and isinstance(makers, list) else [], recorded | set(self._names))
-        for name in unfit:  # the record is written: who is killed here finds them again
+        for name in unfit:  # the record is written: the run after a killed one finds them again
             (self.folder / name).unlink()
         if same:
             self._note(states)

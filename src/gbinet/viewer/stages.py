@@ -65,13 +65,13 @@ def write_sheet(path: Path, view: ViewStages) -> Path:
         total = max(int(known.sum()), 1)
         rows.append([(f"valid {100 * v.sum() / total:.1f} %", _mask(v, known)) for v in view.valid.values()])
     rows.append([(f"confidence of 1 to {k}", confidence(v)) for k, v in view.confidences.items()])
-    sure = view.confidence > view.min_confidence
+    confident = view.confidence > view.min_confidence
     last = [
         ("photo", view.photo),
         ("final depth", depth(view.final)),
         ("confidence", confidence(view.confidence)),
-        (f"confidence > {view.min_confidence:g}", depth(view.final, sure)),
-        ("and confirmed by others", depth(view.final, sure & view.consistent)),
+        (f"confidence > {view.min_confidence:g}", depth(view.final, confident)),
+        ("and confirmed by others", depth(view.final, confident & view.consistent)),
     ]
     if view.truth is not None:
         last.append(("true depth", depth(view.truth)))
