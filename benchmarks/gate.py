@@ -6,7 +6,7 @@
 
 The reference is the plain network in float32 (no TF32, no kernels of ours) on the same images. Passed if no
 share of pixels within a threshold differs by more than 0.2 percentage points, and at least 99 % of the pixels
-that the reference is sure of (confidence > 0.8) have depths that are at most one bin of the last stage apart.
+with a confidence above 0.8 in the reference have depths that are at most one bin of the last stage apart.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Counts:
 
     @property
     def share(self) -> float:
-        return self.same_bin / self.confident if self.confident else 1.0  # nobody was sure: nothing to hold
+        return self.same_bin / self.confident if self.confident else 1.0  # none: nothing to check
 
     @property
     def largest(self) -> float:
@@ -125,7 +125,7 @@ def main() -> int:
     parser.add_argument("--scenes", type=int, default=8, help="per part")
     parser.add_argument("--views", type=int, default=5)
     parser.add_argument("--stages", type=int, help="default: the network's")
-    parser.add_argument("--weights", help="file or name; default: those in the box")
+    parser.add_argument("--weights", help="file or name; default: the bundled weights")
     parser.add_argument("--assets", type=Path, help="folder of objects: the part 'assets' too")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -136,7 +136,7 @@ def main() -> int:
     dtype = getattr(torch, given.precision) if given.precision else None
     engine = Engine(model, device, dtype)
     stages = given.stages or model.config.stages
-    settings = {"weights": given.weights or "in the box", "stages": stages, "scenes per part": given.scenes}
+    settings = {"weights": given.weights or "bundled", "stages": stages, "scenes per part": given.scenes}
     settings |= {"size": given.size, "views": given.views, "dtype": str(next(engine.parameters()).dtype)}
     figures: dict[str, object] = dict(settings)
     passed = True

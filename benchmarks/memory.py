@@ -88,7 +88,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--weights", help="file or name; default: those in the box")
+    parser.add_argument("--weights", help="file or name; default: the bundled weights")
     parser.add_argument(
         "--base", default="1600x1152", help="WIDTHxHEIGHT of the views and of the middle size"
     )

@@ -121,7 +121,7 @@ def as_torch_would(module: nn.Module, data: Tensor) -> object:
 
 
 def other_operations(run: Callable[[], object]) -> dict[str, float]:
-    """Seconds per operation that is no convolution, from torch's profiler; the ten largest."""
+    """Seconds per operation that is not a convolution, from torch's profiler; the ten largest."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         run()
     rows = {e.key: e.self_cpu_time_total / 1e6 for e in profile.key_averages() if "conv" not in e.key}

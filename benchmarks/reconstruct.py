@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--size", default="640x512", help="WIDTHxHEIGHT")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeat", type=int, default=2, help="runs, each in a process of its own")
-    parser.add_argument("--weights", default=None, help="file or name; without it, the weights in the box")
+    parser.add_argument("--weights", default=None, help="file or name; default: the bundled weights")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--step", choices=("render", "run"), help=argparse.SUPPRESS)  # inside a process

@@ -84,7 +84,7 @@ def main() -> None:
     )
     parser.add_argument("--device", default="auto")
     parser.add_argument(
-        "--weights", help="file or name; default: those in the box; random: untrained, 8 stages"
+        "--weights", help="file or name; default: the bundled weights; random: untrained, 8 stages"
     )
     parser.add_argument("--views", type=int, default=49)
     parser.add_argument("--size", default="1600x1152", help="WIDTHxHEIGHT")

@@ -80,7 +80,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--weights", help="file or name; default: those in the box")
+    parser.add_argument("--weights", help="file or name; default: the bundled weights")
     parser.add_argument("--assets", type=Path, help="folder of objects and textures, as in training")
     parser.add_argument("--size", default="1600x1152", help="WIDTHxHEIGHT")
     parser.add_argument("--scenes", type=int, default=5)

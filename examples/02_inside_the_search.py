@@ -1,4 +1,4 @@
-"""Inside the search: what every stage asked, how sure it was, and how wrong.
+"""Inside the search: what every stage asked, how confident it was, and how wrong.
 
 Each stage halves the bins. The share of pixels whose true depth lies in some bin of the stage says how much
 the stages before have lost; a bin's width says how fine the answer is so far.
@@ -31,10 +31,10 @@ def main(out: Path = Path("example-search")) -> None:
         truth = resize_nearest(sample.depth[0], width, height)[None]  # [1, h, w]
         known = truth > 0
         inside = float(search.label(stage.state, truth)[1][known].float().mean())
-        sure = float(stage.probabilities.amax(1)[known].mean())
+        probability = float(stage.probabilities.amax(1)[known].mean())
         error = 1000 * float((search.depth(stage.next_state) - truth).abs()[known].median())
         bin_width = 1000 * (far - near) / stage.next_state.grid.cells(number)
-        answer = f"{bin_width:7.2f} mm {inside:12.1%} {sure:13.1%} {error:11.2f} mm"
+        answer = f"{bin_width:7.2f} mm {inside:12.1%} {probability:13.1%} {error:11.2f} mm"
         print(f"{number:5d} {width:4d}x{height:<4d} {answer}")
 
 

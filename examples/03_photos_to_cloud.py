@@ -1,7 +1,7 @@
 """Photos to cloud: depth of every view, fused where views agree.
 
 `gbinet.reconstruct` takes a folder too: `gbinet.reconstruct("folder")` recognises what is in it. With `out=`,
-depth maps and a report (report.html) are kept, and a second call goes on where the first one stopped.
+depth maps and a report (report.html) are kept, and a second call continues where the first one stopped.
 """
 
 from __future__ import annotations

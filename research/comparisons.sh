@@ -8,7 +8,7 @@
 #   LIMIT    seconds for everything (480)                JOBS    variants at a time (3)
 #   SAMPLES  training samples per variant (3600)         SIZE    of training images ("320 256"), BATCH (8)
 #   WORK     checkpoints (OUT/work)                      EXTRA   more options of python -m gbinet_research
-#   PYTHON   interpreter (python3)                       COSTS   0 = leave costs out
+#   PYTHON   interpreter (python3)                       COSTS   0 = omit the costs
 # Afterwards, anywhere (no GPU needed; OUT as it is):
 #   python -m gbinet_research all --parts cloud pages --out OUT
 #   python -m gbinet_research docs --out OUT

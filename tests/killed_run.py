@@ -104,6 +104,6 @@ if __name__ == "__main__":
         assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (
             f"{seen_moments[at]}: {status}"
         )
-        assert run(command, folder / str(at), None) == 0, f"killed {seen_moments[at]}, it does not go on"
+        assert run(command, folder / str(at), None) == 0, f"killed {seen_moments[at]}, it does not continue"
         killed[at] = seen_moments[at]
     store.write_text(json.dumps(killed))

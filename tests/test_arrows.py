@@ -1,30 +1,17 @@
-"""Who may import whom, read from the source: cli -> pipeline -> rooms -> formats -> nouns."""
+"""Who may import whom, and what only one room may know, read from the source.
+
+The levels are in `house.py`: cli -> pipeline -> rooms -> formats -> nouns.
+"""
 
 from __future__ import annotations
 
 import ast
-import functools
+import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
-
-SOURCE = Path(__file__).parents[1] / "src" / "gbinet"
-
-# Every room by level: a module may import what lies on a lower level, and its own room.
-LEVELS: list[set[str]] = [
-    {"names"},
-    {"errors"},
-    {"camera", "scene", "depthmap", "pointcloud", "provenance"},
-    {"formats"},
-    {"model", "kernels", "data", "render"},
-    {"inference", "fusion", "evaluation", "viewer", "training", "sfm"},
-    {"pipeline"},
-    {"cli"},
-]
-LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+from house import IMPORTS, LEVEL, SOURCE, files, house_map, tree_of, written_map
 
 # Arrows between neighbours on one level, each with its reason.
 SIDEWAYS = {
@@ -39,61 +26,60 @@ SIDEWAYS = {
     ("viewer", "fusion"): "the viewer loads clouds and meshes as fusion left them",
 }
 
-# The only arrows that point up: `cloud.save("cloud.ply")` is what people type. Both are local imports.
+# The only arrows that point up: `cloud.save("cloud.ply")` is what people type. All are local imports.
 UPWARDS = {("pointcloud.py", "gbinet.formats.ply")}
 
 # Third parties that may be imported at the top of a module; all others are imported where they are used.
 EVERYWHERE = {"torch", "numpy", "PIL", "safetensors"}
 
+# What turns the bytes of a file into values: functions by their full names, and modules for nothing else.
+PARSERS = {
+    *("json.load", "json.loads", "zipfile.ZipFile", "tarfile.open", "torch.load", "PIL.Image.open"),
+    *(f"numpy.{name}" for name in ("load", "loadtxt", "genfromtxt", "fromfile", "fromstring", "memmap")),
+    *("numpy.frombuffer", "torch.frombuffer", "torch.from_file", "imageio.imread", "cv2.imread"),
+    *("safetensors.safe_open", "safetensors.torch.load_file", "safetensors.torch.load", "trimesh.load"),
+}
+PARSING_MODULES = {"struct", "csv", "xml", "pickle", "tomllib", "configparser", "scipy.io", "yaml"}
+PARSING_ELSEWHERE = {
+    (
+        "model/weights.py",
+        "safetensors.safe_open",
+    ): "weights are the network's own file; safetensors checks it",
+    ("model/weights.py", "torch.load"): "published checkpoints, without code (weights_only)",
+    ("training/checkpoint.py", "safetensors.torch.load_file"): "a run's own file; safetensors checks it",
+    ("render/assets.py", "numpy.load"): "objects to render, without pickle; the user's own folder",
+    ("render/assets.py", "trimesh.load"): "meshes to render; trimesh reads their formats",
+    ("render/assets.py", "PIL.Image.open"): "textures to render; they have no camera and are made square",
+}
 
-@dataclass(frozen=True)
-class Import:
-    file: Path  # relative to SOURCE
-    line: int
-    target: str  # dotted name
-    local: bool  # inside a function
-
-    @property
-    def room(self) -> str:
-        return self.file.parts[0].removesuffix(".py")
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} imports {self.target}"
-
-
-def files() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
-
-
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
-
-
-def imports() -> Iterator[Import]:
-    for path in files():
-        tree = tree_of(path)
-        functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-        inside = {id(child) for function in functions for child in ast.walk(function)}
-        for node in ast.walk(tree):
-            targets: list[str] = []
-            if isinstance(node, ast.Import):
-                targets = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{path}: relative import"
-                module = node.module or ""
-                # `from gbinet import kernels` names a room, `from gbinet.camera import Camera` a thing in one
-                targets = [f"gbinet.{a.name}" for a in node.names] if module == "gbinet" else [module]
-            for target in targets:
-                yield Import(path.relative_to(SOURCE), node.lineno, target, id(node) in inside)
-
-
-IMPORTS = list(imports())
+# Words that tell half a pixel, and the arithmetic of bins, from other sums. Triton kernels are not looked at:
+# they cannot call camera.py or search.py, and a test compares each with its plain twin, which does.
+PIXEL_WORDS = {"pixel", "pixels", "row", "rows", "column", "columns", "x", "y", "u", "v", "xs", "ys", "K"}
+PIXEL_WORDS |= {"arange", "meshgrid", "mgrid", "indices", "nonzero", "width", "height"}
+BIN_WORDS = {"cell", "cells", "bins", "num_bins", "first_bin", "first_bins", "tolerance"}
+PIXELS_ELSEWHERE = {
+    "data/load.py": "the middle of an image as a share of its size",
+    "render/chance.py": "random bits to a number in (0, 1)",
+    "render/outdoors.py": "columns of windows, and where a terrain is looked up",
+    "render/paint.py": "patterns on a texture, which no camera took",
+    "render/shade.py": "texels of shadow maps and surroundings, as its kernel counts them",
+    "render/shapes.py": "the height of a shape above its ground",
+    "render/texture.py": "texels of a texture that repeats",
+}
+BINS_ELSEWHERE = {
+    "evaluation/nearest.py": "cells of a grid in space",
+    "render/paint.py": "cells of noise",
+    "training/loss.py": "how far the centre of a parent's cell is from the truth",
+}
 
 
 def test_every_room_has_a_place() -> None:
     rooms = {i.room for i in IMPORTS} - {"__init__"}
-    assert rooms <= set(LEVEL), f"a new room needs a level in {Path(__file__).name}"
+    assert rooms <= set(LEVEL), "a new room needs a level in house.py"
+
+
+def test_the_map_in_contributing_is_that_of_the_source() -> None:
+    assert written_map() == house_map(), "run `python tests/house.py`"
 
 
 def test_arrows_point_down() -> None:
@@ -144,10 +130,18 @@ def test_ranks_are_known_in_one_place() -> None:
     assert places <= {"training/distributed.py"}
 
 
-def calls(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str]]:
+    """Every call with the full name of what is called, whatever it was imported as."""
+    full = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            full |= {a.asname: a.name for a in node.names if a.asname}
+        elif isinstance(node, ast.ImportFrom):
+            full |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield node.lineno, ast.unparse(node.func)
+            first, *rest = ast.unparse(node.func).split(".")
+            yield node, ".".join([full.get(first, first), *rest])
 
 
 def test_only_the_command_line_prints() -> None:
@@ -158,19 +152,115 @@ def test_only_the_command_line_prints() -> None:
         name = path.relative_to(SOURCE)
         if name.parts[0] == "cli":
             continue
-        wrong += [f"{name}:{line} {call}" for line, call in calls(tree_of(path)) if call in forbidden]
+        wrong += [f"{name}:{node.lineno} {call}" for node, call in calls(tree_of(path)) if call in forbidden]
     assert wrong == []
+
+
+def parsing(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node, call in calls(tree):
+        copied = call == "json.loads" and ast.unparse(node.args[0]).startswith("json.dumps(")
+        if call in PARSERS and not copied:
+            yield node.lineno, call
+
+
+def test_only_formats_parses_files() -> None:
+    elsewhere = [p for p in files() if p.relative_to(SOURCE).parts[0] != "formats"]
+    found = [(str(p.relative_to(SOURCE)), *hit) for p in elsewhere for hit in parsing(tree_of(p))]
+    assert [f"{f}:{line} {call}" for f, line, call in found if (f, call) not in PARSING_ELSEWHERE] == []
+    assert set(PARSING_ELSEWHERE) == {(f, call) for f, _, call in found}
+    modules = [i for i in IMPORTS if i.room != "formats" and i.target.startswith(tuple(PARSING_MODULES))]
+    names = re.compile("|".join(rf"{re.escape(m)}(\.|$)" for m in PARSING_MODULES))
+    assert [str(i) for i in modules if names.match(i.target)] == []
+
+
+def sums(tree: ast.Module, words: set[str]) -> Iterator[ast.BinOp]:
+    """Sums, products and shifts that use or give one of these words; Triton kernels are skipped."""
+    for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
+        if any(ast.unparse(d).startswith("triton.jit") for d in function.decorator_list):
+            continue
+        given: dict[ast.AST, set[str]] = {}  # what a node's value is assigned to
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign):
+                targets = {name for target in node.targets for name in names_in(target)}
+                given |= dict.fromkeys(ast.walk(node.value), targets)
+            if isinstance(node, ast.BinOp) and words & (names_in(node) | given.get(node, set())):
+                yield node
+
+
+def arithmetic(words: set[str], owner: str) -> Iterator[tuple[str, str, ast.BinOp]]:
+    """File, line and node of all of these outside the file that owns them."""
+    for path in files():
+        name = str(path.relative_to(SOURCE))
+        for node in sums(tree_of(path), words) if name != owner else []:
+            yield name, f"{name}:{node.lineno} {ast.unparse(node)}", node
+
+
+def names_in(tree: ast.AST) -> set[str]:
+    found = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    return found | {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+
+
+def adds_half(node: ast.BinOp) -> bool:
+    sides = (node.left, node.right)
+    return isinstance(node.op, ast.Add | ast.Sub) and any(ast.unparse(s) in ("0.5", "1 / 2") for s in sides)
+
+
+def splits(node: ast.BinOp) -> bool:
+    """2 * cell, cell << 1, (bins - 2) // 2, first - tolerance: from one stage's cells to the next one's."""
+    sides = {ast.unparse(node.left), ast.unparse(node.right)}
+    doubles = isinstance(node.op, ast.Mult | ast.FloorDiv | ast.Div) and "2" in sides
+    return doubles or isinstance(node.op, ast.LShift | ast.RShift) or any("tolerance" in s for s in sides)
 
 
 def test_only_the_camera_knows_where_a_pixel_has_its_centre() -> None:
-    wrong = []
-    for path in files():
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-                text = ast.unparse(node)
-                if "torch.arange(" in text and text.endswith("+ 0.5") and path.name != "camera.py":
-                    wrong.append(f"{path.relative_to(SOURCE)}:{node.lineno} {text}")
-    assert wrong == []
+    bins = {text for _, text, _ in arithmetic(BIN_WORDS, "camera.py")}
+    found = [hit for hit in arithmetic(PIXEL_WORDS, "camera.py") if adds_half(hit[2]) and hit[1] not in bins]
+    assert [text for file, text, _ in found if file not in PIXELS_ELSEWHERE] == []
+    assert set(PIXELS_ELSEWHERE) == {file for file, *_ in found}
+
+
+def test_only_the_search_knows_how_bins_split() -> None:
+    every = arithmetic(BIN_WORDS, "model/search.py")
+    found = [hit for hit in every if splits(hit[2]) or adds_half(hit[2])]
+    assert [text for file, text, _ in found if file not in BINS_ELSEWHERE] == []
+    assert set(BINS_ELSEWHERE) == {file for file, *_ in found}
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ("centre = torch.arange(width) + 0.5", adds_half),
+        ("u = 0.5 + np.mgrid[:4, :4]", adds_half),
+        ("z = pixels.double() + 1 / 2", adds_half),
+        ("column = where(front, a / b - 0.5, -2)", adds_half),
+        ("first = 2 * cell - tolerance", splits),
+        ("first = (state.cell << 1) - 1", splits),
+        ("side = (bins - 2) // 2", splits),
+    ],
+)
+def test_these_spellings_are_seen(code: str, seen: Callable[[ast.BinOp], bool]) -> None:
+    tree = ast.parse(f"def function():\n    {code}")
+    words = PIXEL_WORDS if seen is adds_half else BIN_WORDS
+    assert any(seen(node) for node in sums(tree, words))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from json import loads as read\nread(text)",
+        "import numpy as np\nnp.load(path)",
+        "from PIL import Image\nwith Image.open(path) as image: pass",
+    ],
+)
+def test_parsers_are_seen_under_any_name(code: str) -> None:
+    assert list(parsing(ast.parse(code)))
+
+
+def test_corners_are_never_aligned() -> None:
+    """`align_corners=True` would put the centre of the first pixel at 0."""
+    given = [(p, k) for p in files() for node, _ in calls(tree_of(p)) for k in node.keywords]
+    wrong = [(p, k) for p, k in given if k.arg == "align_corners" and ast.unparse(k.value) != "False"]
+    assert [f"{p.relative_to(SOURCE)}:{k.value.lineno}" for p, k in wrong] == []
 
 
 def test_nothing_is_left_open() -> None:

@@ -154,7 +154,8 @@ def test_sigterm_ends_in_one_sentence(
     assert signal.getsignal(signal.SIGTERM) is before
     said = capsys.readouterr()
     assert said.out == "" and said.err == (
-        "\ngbinet broken: stopped by SIGTERM. Finished work is kept; start the same command again to go on.\n"
+        "\ngbinet broken: stopped by SIGTERM. "
+        "Finished work is kept; run the same command again to continue.\n"
     )
 
 

@@ -78,14 +78,14 @@ def test_mistakes_end_in_one_sentence(
 NUMBERS = [
     (["--box", "nan", "0", "0", "1", "1", "1"], "box must be finite numbers, got nan 0 0 1 1 1"),
     (["--box", "0", "0", "0", "1", "1", "inf"], "box must be finite numbers"),
-    (["--max-reprojection", "nan"], "max_reprojection must be positive and finite, got nan"),
-    (["--max-reprojection", "inf"], "max_reprojection must be positive and finite, got inf"),
-    (["--max-relative-depth", "nan"], "max_relative_depth must be positive and finite"),
-    (["--min-confidence", "nan"], "min_confidence must lie in 0..1"),
-    (["--blank-confidence", "nan"], "blank_confidence must lie in 0..1"),
-    (["--voxel-size", "nan"], "voxel_size must be positive and finite"),
+    (["--max-reprojection", "nan"], "--max-reprojection must be positive and finite, got nan"),
+    (["--max-reprojection", "inf"], "--max-reprojection must be positive and finite, got inf"),
+    (["--max-relative-depth", "nan"], "--max-relative-depth must be positive and finite"),
+    (["--min-confidence", "nan"], "--min-confidence must lie in 0..1"),
+    (["--blank-confidence", "nan"], "--blank-confidence must lie in 0..1"),
+    (["--voxel-size", "nan"], "--voxel-size must be positive and finite"),
     (["--depth-range", "nan", "2"], "depth range must satisfy"),
-    (["--max-memory", "nan"], "max_memory (GiB) must be positive and finite"),
+    (["--max-memory", "nan"], "--max-memory (GiB) must be positive and finite"),
 ]
 
 

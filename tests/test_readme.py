@@ -42,7 +42,7 @@ def write_tiny_scene(folder: Path, tiny: Any) -> None:
 
 @pytest.fixture
 def box_with_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights in the box: those that ship where they exist, else thin random ones."""
+    """The bundled weights: those that ship where they exist, else thin random ones."""
     from gbinet.model import weights
 
     if not (weights.SHIPPED / f"{weights.DEFAULT}.safetensors").exists():
@@ -82,6 +82,7 @@ def test_commands_exist() -> None:
     )
     assert {"reconstruct", "depth"} <= named
     assert named <= set(VERBS)
+    assert set(re.findall(r"^\| `gbinet ([a-z]+)", README, re.M)) == set(VERBS), "the table of verbs"
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\S+)", README, re.M):
         assert re.search(rf"^{target}:", makefile, re.M)

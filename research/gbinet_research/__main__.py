@@ -40,7 +40,7 @@ def _verb(comparison: str) -> Callable[..., None]:
         out: Folder of the results: a JSON file and weights per variant, tables, plots. Finished work is kept.
         variants: Only some of them, to share the work among several commands.
         parts: Only some of the work.
-        minutes: Training stops in time for this; start again to go on. 0 = no limit.
+        minutes: Training stops in time for this; run it again to continue. 0 = no limit.
         work: Folder of checkpoints and scenes; default OUT/work.
     """
     return run

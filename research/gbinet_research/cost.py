@@ -43,7 +43,7 @@ def measure_costs(names: tuple[str, ...], budget: Budget, out: Path, tell: Tell,
 
 
 def _guarded(run: Callable[[], Cost]) -> dict[str, object]:
-    """What was measured, or why it could not be: the other measurements shall not be lost."""
+    """What was measured, or why it could not be: the other measurements must not be lost."""
     on_gpu = torch.cuda.is_available()
     try:
         found = asdict(run())

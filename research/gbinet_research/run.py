@@ -60,7 +60,7 @@ def run_variant(
 ) -> dict[str, object]:
     """Train a variant and score it; `out` gets NAME.json and NAME.safetensors, `work` the checkpoints.
 
-    A command that has only `minutes` stops in time and scores what there is; the next one goes on. `samples`
+    A command that has only `minutes` stops in time and scores what there is; the next continues. `samples`
     replaces the validation set.
     """
     variant, path = variant_of(name), result_path(out, name)

@@ -29,7 +29,7 @@ class FormatError(GBiNetError):
 
 
 class SceneError(GBiNetError):
-    """A folder is no scene that we can read, or the scene lacks something that is needed."""
+    """A folder is not a scene that we can read, or the scene lacks something that is needed."""
 
 
 class InputError(GBiNetError):
@@ -38,6 +38,11 @@ class InputError(GBiNetError):
 
 class WeightsError(GBiNetError):
     """A weights file does not fit the network."""
+
+
+def flag(field: str) -> str:
+    """How the field of a configuration is typed at the command line: `min_views` is `--min-views`."""
+    return f"--{field.replace('_', '-')}"
 
 
 def check_finite(what: str, *values: float) -> None:

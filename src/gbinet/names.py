@@ -1,6 +1,6 @@
 """Names of files: as they are shown, and as they are given to the files that we write.
 
-A file system holds names that no terminal, page or text file should be handed as they are: bytes that are no
+A file system holds names that no terminal, page or text file should be handed as they are: bytes that are not
 UTF-8 (Python carries them as surrogates), line ends, escape sequences.
 """
 
@@ -16,7 +16,7 @@ MAX_BYTES = 200
 
 
 def shown(text: object) -> str:
-    r"""For people: `\xNN` for a byte that is no UTF-8 and for control characters, `\uNNNN` for the others."""
+    r"""For people: `\xNN` for bytes that are not UTF-8 and control characters, `\uNNNN` for the others."""
     plain = str(text)
     return plain if plain.isprintable() else "".join(map(_shown, plain))
 
@@ -25,7 +25,7 @@ def _shown(character: str) -> str:
     code = ord(character)
     if character.isprintable():
         return character
-    if 0xDC80 <= code <= 0xDCFF:  # how Python carries a byte that is no UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # how Python carries a byte that is not UTF-8
         code -= 0xDC00
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 

@@ -71,7 +71,7 @@ def test_depth_of_a_colmap_workspace_and_of_the_scene_itself_travel(written, tmp
     capsys.readouterr()
     assert convert(tmp_path / "b", tmp_path / "sparse", "--to", "colmap") == 0
     printed = capsys.readouterr().out
-    assert "5 depth maps stay behind" in printed and "0 depth maps, in" in printed
+    assert "5 depth maps are not written" in printed and "0 depth maps, in" in printed
     assert convert(tmp_path / "b", tmp_path / "c", "--to", "openmvs") == 0  # its own depths/ come along
     assert np.array_equal(read_depth(tmp_path / "c" / "depth0002.dmap"), depth_maps[2].depth)
 
@@ -110,7 +110,7 @@ def test_mistakes_end_in_one_sentence_and_exit_code_2(written, tmp_path, capsys)
         ([scene, tmp_path / "out", "--to", "openmvs", "--cloud", "a.ply"], "nerfstudio"),
         ([scene, tmp_path / "out", "--to", "mvsnet", "--depth-range", 5, 2], "near"),
         ([scene, tmp_path / "out", "--to", "mvsnet", "--kind", "nerfstudio"], "transforms.json"),
-        ([tmp_path / "nothing", tmp_path / "out", "--to", "mvsnet"], "no scene"),
+        ([tmp_path / "nothing", tmp_path / "out", "--to", "mvsnet"], "not a scene"),
         ([tmp_path / "none.pfm", tmp_path / "b.npz"], "no such file"),
         ([tmp_path / "none.ply", tmp_path / "b.pfm"], "written as .ply"),
     ]:

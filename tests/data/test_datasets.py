@@ -25,7 +25,7 @@ def test_published_counts() -> None:
     assert len(set(blendedmvs.scenes("all"))) == 113
     assert (len(tanks.INTERMEDIATE), len(tanks.ADVANCED)) == (8, 6)
     for listing in (dtu.scans, blendedmvs.scenes, tanks.scenes):
-        with pytest.raises(InputError, match="'other' is no split"):
+        with pytest.raises(InputError, match="'other' is not a split"):
             listing("other")
 
 
@@ -79,7 +79,7 @@ def test_blendedmvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(blendedmvs.SPLITS, "train", names)
     scenes = blendedmvs.load_set(tmp_path, "train")
     assert [scene.kind for scene in scenes] == ["blendedmvs", "blendedmvs"]
-    assert [len(scene.views) for scene in scenes] == [3, 5]  # the masked twins are no views
+    assert [len(scene.views) for scene in scenes] == [3, 5]  # the masked twins are not views
     assert blendedmvs.count_samples(scenes) == 8
     assert blendedmvs.count_samples(scenes, min_sources=4) == 5
     view = scenes[0].views[0]

@@ -375,7 +375,7 @@ def test_bare_photos_say_what_is_missing(tmp_path: Path) -> None:
 def test_other_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SceneError, match="no such folder"):
         load_scene(tmp_path / "absent")
-    with pytest.raises(SceneError, match="is no scene"):
+    with pytest.raises(SceneError, match="is not a scene"):
         load_scene(tmp_path)
     with pytest.raises(SceneError, match="'foo' is not a kind"):
         load_scene(folders.mvsnet(tmp_path), kind="foo")

@@ -151,7 +151,7 @@ def test_depth_goes_through_the_same_map(tmp_path: Path) -> None:
 )
 def test_impossible_lenses_are_refused(params: list[float], tmp_path: Path) -> None:
     lens = ColmapCamera(1, "SIMPLE_RADIAL", WIDTH, HEIGHT, np.array(params))
-    with pytest.raises(FormatError, match=r"photo\.jpg.*no real lens"):
+    with pytest.raises(FormatError, match=r"photo\.jpg.*not a real lens"):
         undistorted_camera(tmp_path / "photo.jpg", lens)
 
 

@@ -142,9 +142,9 @@ def test_scans_of_a_project(tmp_path: Path):
     [
         (("</MeshGroup>", ""), "not XML"),
         (("0 -1 0 1", "0 -1 0"), "16 numbers"),
-        (("0 -1 0 1", "0 -9 0 1"), "no rotation"),
-        (("0 0 0 1", "0 0 1 1"), "no rotation"),
-        (("0 0 1 3", "0 0 1 nan"), "no rotation"),
+        (("0 -1 0 1", "0 -9 0 1"), "not a rotation"),
+        (("0 0 0 1", "0 0 1 1"), "not a rotation"),
+        (("0 0 1 3", "0 0 1 nan"), "not a rotation"),
         (('filename="scan1.ply"', ""), "filename"),
         (("MeshGroup", "Rasters"), "MeshGroup"),
         (("<!DOCTYPE MeshLabDocument>", '<!DOCTYPE a [<!ENTITY b "c">]>'), "entities"),

@@ -1,4 +1,4 @@
-"""One writer per folder; a dead one is no obstacle."""
+"""One writer per folder; a dead one does not block the next."""
 
 from __future__ import annotations
 

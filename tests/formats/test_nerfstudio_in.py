@@ -92,7 +92,7 @@ def test_lenses(tmp_path: Path, top: dict[str, Any], model: str, distorted: bool
         ('{"frames": [{"file_path": "a"}]}', r"frames\[0\]: `transform_matrix`"),
         (json.dumps({"frames": [{"file_path": 3, "transform_matrix": POSE}]}), "`file_path`"),
         (json.dumps({"frames": [{"file_path": "a", "transform_matrix": [[0] * 4] * 3}]}), "inverted"),
-        (json.dumps({"w": 1e30, "frames": []}), "no image size"),
+        (json.dumps({"w": 1e30, "frames": []}), "not an image size"),
         ('{"fl_x": 1e999, "frames": []}', "not finite"),
         ('{"fl_x": ' + "9" * 400 + ', "frames": []}', "not finite"),
         (json.dumps({"camera_model": "EQUIRECTANGULAR", "frames": [{"file_path": "a",

@@ -261,7 +261,7 @@ def test_what_cannot_be_written_is_refused(tmp_path, plane_scene):
             write_scene(skewed, tmp_path / "out2", kind)
     with pytest.raises(SceneError, match="depth range"):
         write_mvsnet(replace(scene, views=(replace(first, depth_range=None, sources=()),)), tmp_path / "out3")
-    with pytest.raises(InputError, match="no format"):
+    with pytest.raises(InputError, match="not a format"):
         write_scene(scene, tmp_path, "vrml")
     with pytest.raises(InputError, match="no views"):
         write_scene(replace(scene, views=()), tmp_path, "mvsnet")

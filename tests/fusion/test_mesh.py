@@ -57,7 +57,7 @@ def test_voxels_follow_the_size_of_a_pixel(ball_scene: SceneMaker) -> None:
     size = default_voxel(coarse, Exact(coarse), 0.4)
     assert size == pytest.approx(2 * default_voxel(fine, Exact(fine), 0.4), rel=0.05)
     assert 2 * 3 / 64 < size < 2 * 6 / 64  # surfaces are 3 to 6 away, the focal length is 64
-    assert default_voxel(coarse, Exact(coarse, 0.1), 0.4) == pytest.approx(size)  # none sure: all count
+    assert default_voxel(coarse, Exact(coarse, 0.1), 0.4) == pytest.approx(size)  # none confident: all count
 
 
 def test_bad_voxels_and_a_missing_library_are_said(

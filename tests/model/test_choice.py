@@ -91,7 +91,7 @@ def test_loss_asks_for_the_good_parents_only_where_there_are_bad_ones() -> None:
     logits = torch.zeros(1, PARENTS, 12, 12, requires_grad=True)
     loss = choice_loss(stage_with(logits), truth, Processes())
     (gradient,) = torch.autograd.grad(loss, logits)
-    assert bool((gradient[:, 1, :, 6:8] < 0).all())  # the nearest parent shall be chosen beyond the edge
+    assert bool((gradient[:, 1, :, 6:8] < 0).all())  # the nearest parent should be chosen beyond the edge
     assert bool((gradient[..., :4] == 0).all())  # nothing to choose on the near side
     assert bool((gradient[..., 9:] == 0).all())  # no parent is good on the far side
     better = torch.zeros(1, PARENTS, 12, 12)

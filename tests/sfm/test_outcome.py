@@ -37,7 +37,7 @@ def test_a_good_outcome_has_no_doubts_and_survives_json() -> None:
         (GOOD, 13, "only 13 of 29 photos"),
         (replace(GOOD, error=3.2), 29, "3.2 px off on average.*--camera per-photo"),
         (replace(GOOD, others=(("x.jpg", "y.jpg", "z.jpg"),)), 29, "3 photos form a part.*x.jpg"),
-        (replace(GOOD, unsound=("q.jpg",)), 29, "no real lens: q.jpg.*--camera shared"),
+        (replace(GOOD, unsound=("q.jpg",)), 29, "an impossible lens: q.jpg.*--camera shared"),
         (replace(GOOD, fixed_focal=True), 29, "focal lengths could not be found"),
     ],
 )
@@ -84,7 +84,7 @@ class FakeImage:
     [
         ([900.0] * 9, [], 10, False),  # good: not tried again
         ([1e6] * 8 + [900.0] * 2, [1200.0] * 9, 10, True),  # focal lengths ran away
-        ([900.0] * 4, [1200.0] * 3, 10, False),  # fixed ones are no better
+        ([900.0] * 4, [1200.0] * 3, 10, False),  # fixed ones are not better
         ([], [1200.0] * 3, 10, True),
     ],
 )

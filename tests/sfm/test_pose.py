@@ -25,7 +25,7 @@ def test_photos_are_told_from_posed_scenes(tmp_path: Path) -> None:
     shifted_photos(tmp_path / "photos", 2, 10)
     assert not has_poses(tmp_path / "photos")
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(SceneError, match="is no scene"):
+    with pytest.raises(SceneError, match="is not a scene"):
         has_poses(tmp_path / "nothing")
 
 

@@ -114,10 +114,10 @@ def test_a_resumed_run_starts_from_its_own_options(tmp_path: Path):
         ({"model": "resnet"}, "no network 'resnet'"),
         ({"update": "refiner"}, "--refiner True"),
         ({"views": 1}, "a reference and a source"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"learning_rate": 0.0}, "learning_rate"),
-        ({"ema": 1.0}, "ema"),
-        ({"stage_weights": (1.0, -1.0)}, "stage_weights"),
+        ({"batch_size": 0}, "--batch-size"),
+        ({"learning_rate": 0.0}, "--learning-rate"),
+        ({"ema": 1.0}, "--ema"),
+        ({"stage_weights": (1.0, -1.0)}, "--stage-weights"),
     ],
 )
 def test_impossible_runs_are_refused(change: dict[str, object], said: str):

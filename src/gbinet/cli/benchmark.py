@@ -34,8 +34,8 @@ def speed(
     Args:
         size: WIDTH HEIGHT of the images.
         views: Images per depth map, all of them encoded.
-        repeat: How often it is timed, after two runs that are not.
-        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        repeat: How often it is timed, after two warm-up runs.
+        weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         out: JSON file to write.
@@ -59,7 +59,7 @@ def memory(
     Args:
         size: WIDTH HEIGHT of the largest images; a quarter of the pixels is measured too.
         views: Images per depth map; two more are measured too.
-        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         out: JSON file to write.

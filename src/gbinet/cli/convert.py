@@ -39,16 +39,16 @@ def run(
 
     Args:
         source: A scene folder (COLMAP, MVSNet, nerfstudio, RGB-D, ...), a depth file or a .ply file.
-        target: The folder or file to write; for files the suffix says the format.
+        target: The folder or file to write; the suffix of a file says its format.
         to: Format of the scene that is written. colmap-dense is a workspace for COLMAP's stereo_fusion.
         kind: Read the scene as this (see `gbinet info`) instead of recognising it.
         depth: Folder of depth maps named like the views (or what `gbinet reconstruct` wrote); without it,
-            depth that the scene itself has is taken along.
+            depth that the scene itself has is used.
         cloud: Point cloud to hand to nerfstudio instead of the sparse points.
         depth_range: NEAR FAR for every view, instead of what the scene says.
-        images: Folder of the photos, where the scene has them elsewhere. What lies outside the scene and this
+        images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
             folder is not read.
-        masks: Folder of masks, where it is not beside the images.
+        masks: Folder of masks, if it is not beside the images.
         scale_in: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
         scale_out: The same for a depth file that is written.
         overwrite: Write into a folder that is not empty.
@@ -111,7 +111,7 @@ def _convert_scene(
     maps = _depth_maps(scene, depth, scale_in)
     found = maps.known()
     if found and to in _WITHOUT_DEPTH:
-        say(f"note: {len(found)} depth maps stay behind: a sparse COLMAP model has no place for them")
+        say(f"note: {len(found)} depth maps are not written: a sparse COLMAP model has no place for them")
         found = []
     if to == "colmap-dense" and not found:
         raise SceneError(f"{scene.root} has no depth maps; give their folder with --depth")

@@ -16,11 +16,11 @@ def run(
     size: int = 512,
     device: str = "auto",
 ) -> None:
-    """Render a small scene, reconstruct it with the weights in the box, and compare it with the truth.
+    """Render a small scene, reconstruct it with the bundled weights, and compare it with the truth.
 
     Args:
         out: Folder for the photos, the depth maps, the cloud and the report.
-        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
         seed: Which scene is rendered.
         views: How many photos are rendered.
         size: Width of the photos in pixels.

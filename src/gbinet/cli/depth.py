@@ -33,13 +33,13 @@ def run(
 
     Args:
         scene: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
-        out: Folder; depth/<view>.npz holds depth and confidence. Start again with the same folder to go on.
-        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        out: Folder; depth/<view>.npz holds depth and confidence. Run again with the same folder to continue.
+        weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
         size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         stages: Search stages, instead of what the weights were trained for.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
-        images: Folder of the photos, where a scene with poses has them elsewhere. What lies outside the scene
+        images: Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene
             and this folder is not read.
         camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
             per-folder also reads the folders in the folder.

@@ -109,7 +109,7 @@ def dtu(
 ) -> None:
     """Clouds of DTU scans by the published protocol: accuracy, completeness, overall, in millimetres.
 
-    Finished scans are kept: start again to go on.
+    Finished scans are kept; run it again to continue.
 
     Args:
         clouds: Folder with a cloud per scan: scan1/cloud.ply, scan1.ply, mvsnet001_l3.ply, ...

@@ -43,7 +43,7 @@ def depth(
         depth_scale: Stored prediction times this is the unit of the scene.
         truth_scale: The same for the truth.
         maps: Write a picture of the errors of every view.
-        images: Folder of the photos of a true scene, where it has them elsewhere. What lies outside the scene
+        images: Folder of the photos of a true scene, if it has them elsewhere. What lies outside the scene
             and this folder is not read.
     """
     from gbinet.evaluation.depth_scene import mean_errors

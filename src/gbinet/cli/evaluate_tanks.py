@@ -33,8 +33,8 @@ def tanks(
         trajectories: Poses of all images: a .log file or a scene folder; for several scenes a folder of them.
         truth: The benchmark's folder of the scene (Truck/Truck.ply, .json, ...), or the folder above several.
         out: Where the results go; default `evaluation` beside the clouds.
-        tau: Threshold in metres, for a scene that is not of the benchmark.
-        images: Folder of the photos, where a scene folder has them elsewhere; of several scenes, a folder of
+        tau: Threshold in metres, for a scene that is not in the benchmark.
+        images: Folder of the photos, if a scene folder has them elsewhere; for several scenes, a folder of
             such folders. What lies outside the scene and this folder is not read.
         device: Where to compute.
     """
@@ -110,7 +110,7 @@ def tanks_upload(
         trajectories: Folder with <Scene>.log, or scene folders <Scene>.
         out: Folder for the upload.
         group: Which scenes.
-        images: Folder of the photos of each scene, <Scene>/, where the scene folders have them elsewhere.
+        images: Folder of the photos of each scene, <Scene>/, if the scene folders have them elsewhere.
     """
     import tempfile
 

@@ -35,8 +35,8 @@ def run(
         depth: Folder of depth maps named like the views (.npz .npy .pfm .png .tif .bin .dmap), or the output
             of `gbinet depth`, or a COLMAP workspace. Without it, the depth that the scene itself has is used.
         depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
-        max_sources: How many neighbours of each view are asked.
-        images: Folder of the photos, where the scene has them elsewhere. What lies outside the scene and this
+        max_sources: How many neighbours of each view are compared.
+        images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
             folder is not read.
         masks: Folder of masks named like the photos; black is ignored.
         mesh: Also write <out>_mesh.ply (needs the extra 'mesh'): tsdf keeps to what photos confirmed, poisson

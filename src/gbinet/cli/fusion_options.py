@@ -23,7 +23,7 @@ class FusionOptions:
     min_views: int | None = None
     """Other views that must agree with a point (usually 3; 2 with --quality fast)."""
     strict_views: bool = False
-    """Insist on min_views even where few photos see the same; else half of those are enough."""
+    """Insist on --min-views even where few photos see the same; otherwise half of those are enough."""
     max_reprojection: float | None = None
     """Pixels that a point may be off between two views (usually 1; 0.75 with --quality best)."""
     max_relative_depth: float | None = None

@@ -43,9 +43,9 @@ def run(
         picture: Where to write a picture of it (cameras, points, ranges, pairs, photos), e.g. scene.png.
         kind: Read it as this (colmap, mvsnet, blendedmvs, dtu, nerfstudio, rgbd) instead of recognising it.
         depth_range: NEAR FAR for every view, instead of what the scene says.
-        images: Folder of the photos, where the scene has them elsewhere. What lies outside the scene and this
+        images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
             folder is not read.
-        masks: Folder of masks, where it is not beside the images.
+        masks: Folder of masks, if it is not beside the images.
         all: List every view.
     """
     from rich.console import Console

@@ -32,7 +32,7 @@ VERBS: dict[str, str] = {
 }
 
 
-_GO_ON = "Finished work is kept; start the same command again to go on."
+_GO_ON = "Finished work is kept; run the same command again to continue."
 
 
 def usage() -> str:

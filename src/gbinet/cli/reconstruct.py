@@ -38,13 +38,13 @@ def run(
 
     Args:
         photos: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
-        out: Folder for cloud.ply, depth/, report.html, run.json. Start again with the same folder to go on.
+        out: Folder for cloud.ply, depth/, report.html, run.json. Run again with the same folder to continue.
         quality: Sets size, views and thresholds, which the options below change one by one.
-        weights: Name of weights in the box, a file of ours, or a published .ckpt.
+        weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
         size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
-        images: Folder of the photos, where a scene with poses has them elsewhere. What lies outside the scene
+        images: Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene
             and this folder is not read.
         masks: Folder of masks named like the photos; black is ignored.
         camera: Which bare photos share one camera; by default those of the same size and EXIF camera.

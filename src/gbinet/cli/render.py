@@ -30,7 +30,7 @@ def run(
         views: Photos per scene.
         size: WIDTHxHEIGHT of the photos.
         assets: Folder of objects and textures (gso/, polyhaven/, meshes/, textures/). Without it, shapes and
-            textures are made up.
+            textures are generated.
         layout: Names of the folders in a scene.
         kind: Only this kind of scene.
         unit: Scene units per metre; 1000 writes millimetres.

@@ -24,7 +24,7 @@ class Start:
     out: Path | None = None  # folder of the run: weights, checkpoint, log, curves; default: runs/PRESET
     preset: Literal["rendered", "dtu", "dtu-crops", "blendedmvs"] = "rendered"  # of all options below
     model: Literal["gbinet", "binet", "gbinet-6"] | None = None  # preset of the network; default: gbinet
-    resume: bool = False  # go on from the newest checkpoint in OUT, exactly where it stopped
+    resume: bool = False  # continue from the newest checkpoint in OUT, exactly where it stopped
 
     @property
     def folder(self) -> Path:
@@ -69,7 +69,7 @@ def _run(start: Start, config: TrainConfig) -> None:
                 console.print(line(report), highlight=False, soft_wrap=True)
 
         result = train(config, out, resume=start.resume, report=show)
-    state = "finished" if result.finished else "stopped; --resume goes on"
+    state = "finished" if result.finished else "stopped; --resume continues"
     best = out / "best.safetensors"
     weights = best if best.exists() else out / "last.safetensors"
     console.print(f"{state} after {result.progress.step} steps. Weights: {weights}", highlight=False)

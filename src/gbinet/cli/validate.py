@@ -26,8 +26,8 @@ def run(
     """Print the share of pixels within each threshold, for every stage and read-out.
 
     Args:
-        weights: A weights file of ours, a published .ckpt, or the name of bundled weights.
-        assets: Folder of objects and textures, as in training; default: shapes that we make.
+        weights: A weights file of gbinet, a published .ckpt, or the name of bundled weights.
+        assets: Folder of objects and textures, as in training; default: generated shapes.
         scenes: Scenes of the validation set.
         stages: Stages to search; default: the network's own.
         first_stage: First stage to print.

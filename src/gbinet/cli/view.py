@@ -19,8 +19,8 @@ def run(
 
     Args:
         out: Output folder of `gbinet reconstruct`, or a .ply file.
-        scene: Folder of the scene, where it is no longer where it was (for cameras and photos).
-        images: Folder of the photos, where the scene has them elsewhere. What lies outside the scene and this
+        scene: Folder of the scene, if it has moved (for cameras and photos).
+        images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
             folder is not read.
         port: Port on localhost; the next free one if it is taken.
     """

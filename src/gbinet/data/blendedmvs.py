@@ -58,7 +58,7 @@ SPLITS = {"train": TRAIN, "val": VALIDATION, "all": TRAIN + VALIDATION}
 
 def scenes(split: str) -> tuple[str, ...]:
     if split not in SPLITS:
-        raise InputError(f"'{split}' is no split of BlendedMVS; there are {', '.join(SPLITS)}")
+        raise InputError(f"'{split}' is not a split of BlendedMVS; there are {', '.join(SPLITS)}")
     return SPLITS[split]
 
 

@@ -56,7 +56,7 @@ def samples(split: str = "train", lights: Iterable[int] = range(LIGHTS)) -> list
 
 def scans(split: str) -> tuple[int, ...]:
     if split not in SPLITS:
-        raise InputError(f"'{split}' is no split of DTU; there are {', '.join(SPLITS)}")
+        raise InputError(f"'{split}' is not a split of DTU; there are {', '.join(SPLITS)}")
     return SPLITS[split]
 
 

@@ -92,7 +92,7 @@ def load_scene(
 
 
 def _without_predictions(scene: Scene) -> Scene:
-    """Depth maps of ours that lie where true ones would are no truth, and say nothing about the range."""
+    """Depth maps of ours where true ones would lie are not the truth, and say nothing about the range."""
     predicted = makers_of(view.depth_path for view in scene.views if view.depth_path is not None)
     if not predicted:
         return scene
@@ -127,7 +127,7 @@ def recognise(folder: Path) -> str:
             "first (structure from motion); or put a COLMAP model, transforms.json or MVSNet cams beside them"
         )
     raise SceneError(
-        f"{folder}: is no scene. Looked for a COLMAP model (sparse/0, sparse), transforms.json, MVSNet "
+        f"{folder}: is not a scene. Looked for a COLMAP model (sparse/0, sparse), transforms.json, MVSNet "
         "cameras (cams/*_cam.txt), an RGB-D folder (images, K.txt, poses.txt) and photos"
     )
 
@@ -150,7 +150,7 @@ def is_scene_folder(name: str) -> bool:
 
 def _load_dtu(folder: Path, images: Path | None) -> Scene:
     if images is not None:
-        raise SceneError("a scan of DTU's training set is its folder of photos: leave --images out")
+        raise SceneError("a scan of DTU's training set is its folder of photos: omit --images")
     found = dtu.parse_scan_folder(folder)
     if found is None:
         raise SceneError(

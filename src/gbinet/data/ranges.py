@@ -59,7 +59,7 @@ _OUTSIDE = 0.005  # share of the points at either end that may be wrong
 _LONELY = 0.33  # a near point is wrong too if it is less than this times as far as the second next,
 _MOST_LONELY = 0.03  # for at most this share of the points
 _BEYOND = 2.0  # points of others, which may be hidden, count up to this many times the depth of a view's own
-_SURE = 3  # views that see a point for sure
+_SURE = 3  # views that make a point certain
 _ENOUGH = 500  # such points that are enough without the others
 _MAX_POINTS = 20_000  # of a scene that are looked at for each view
 

@@ -24,7 +24,7 @@ INTERVAL_SCALE = 1.0  # short-range cameras give `near interval`, for 256 planes
 
 def scenes(split: str) -> tuple[str, ...]:
     if split not in SPLITS:
-        raise InputError(f"'{split}' is no split of Tanks and Temples; there are {', '.join(SPLITS)}")
+        raise InputError(f"'{split}' is not a split of Tanks and Temples; there are {', '.join(SPLITS)}")
     return SPLITS[split]
 
 

@@ -129,7 +129,7 @@ def undistorted_camera(path: Path, lens: ColmapCamera) -> Pinhole:
     camera = _pycolmap_camera(lens)
     # COLMAP's own limits for what a lens can be; beyond them its solvers need not end.
     if camera.has_bogus_params(0.05, 50.0, 100.0):
-        raise FormatError(path, f"its camera is no real lens: {lens.model} {lens.params.tolist()}")
+        raise FormatError(path, f"its camera is not a real lens: {lens.model} {lens.params.tolist()}")
     if lens.width * lens.height > max_pixels():
         raise FormatError(path, f"its camera claims {lens.width}x{lens.height} pixels; that is too large")
     try:

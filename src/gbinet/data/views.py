@@ -27,7 +27,7 @@ def checked_camera(
         raise FormatError(path, "a camera holds a value that is not finite", position)
     lower = max(abs(K[1, 0]), abs(K[2, 0]), abs(K[2, 1]))  # below the diagonal
     if not (abs(K[2, 2]) > 1e-12 and lower <= 1e-6 * abs(K[2, 2])):
-        raise FormatError(path, "the intrinsics are no pinhole matrix (last row must be 0 0 1)", position)
+        raise FormatError(path, "the intrinsics are not a pinhole matrix (last row must be 0 0 1)", position)
     if np.abs(cam_from_world[3] - [0, 0, 0, 1]).max() > 1e-6:
         raise FormatError(path, "the last row of a pose must be 0 0 0 1", position)
     # What Camera.check asks, on the numbers themselves: ten times faster, which a thousand views feel.

@@ -67,14 +67,14 @@ def confidence_errors(
     known = _known(truth, mask)
     if confidence.shape != truth.shape:
         raise InputError(f"confidence is {list(confidence.shape)} but the depth is {list(truth.shape)}")
-    sure = confidence[known] > above
-    chosen = error[sure & answered]
-    count = max(int(sure.sum()), 1)
+    confident = confidence[known] > above
+    chosen = error[confident & answered]
+    count = max(int(confident.sum()), 1)
     within = {t: float((chosen <= t).sum()) / count for t in thresholds}
     # Errors are capped: one pixel far out must not decide the order's quality.
     capped = error.clamp(max=max(thresholds))
     ause = _ause(capped[answered], confidence[known][answered])
-    return ConfidenceErrors(int(sure.sum()) / max(error.numel(), 1), within, ause)
+    return ConfidenceErrors(int(confident.sum()) / max(error.numel(), 1), within, ause)
 
 
 def away_from_edges(truth: Tensor, radius: int = 2, jump: float = 0.005) -> Tensor:
@@ -89,7 +89,7 @@ def away_from_edges(truth: Tensor, radius: int = 2, jump: float = 0.005) -> Tens
     centre = padded[..., 1:-1, 1:-1]
     across = (padded[..., 1:-1, 2:] + padded[..., 1:-1, :-2] - 2 * centre).abs()
     down = (padded[..., 2:, 1:-1] + padded[..., :-2, 1:-1] - 2 * centre).abs()
-    # The border of the image is no edge: a replicated neighbour only shows the slope.
+    # The border of the image is not an edge: a replicated neighbour only shows the slope.
     across[..., 0], across[..., -1] = 0, 0
     down[..., 0, :], down[..., -1, :] = 0, 0
     edge = (torch.maximum(across, down) > jump * flat).float()

@@ -81,7 +81,7 @@ def load_reference(folder: str | Path, tau: float | None = None) -> TanksReferen
     if tau is None and name not in TAU:
         raise SceneError(
             f"{root}: no threshold is published for a scene '{name}'; name the folder as the benchmark does "
-            f"({', '.join(TAU)}) or give tau"
+            f"({', '.join(TAU)}) or give --tau"
         )
     poses = read_log(root / f"{name}_COLMAP_SfM.log")
     mapping = root / f"{name}_mapping_reference.txt"

@@ -167,7 +167,7 @@ def make_camera(
 
 def make_pose(path: Path, position: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """qw qx qy qz tx ty tz -> cam_from_world, [4, 4]."""
-    # Quaternions are of unit length; anything far from it is no rounding, and squares must not overflow.
+    # Quaternions are of unit length; anything far from it is not rounding, and squares must not overflow.
     usable = np.isfinite(values).all() and np.abs(values[:4]).max() < 1e6
     norm = float(np.linalg.norm(values[:4])) if usable else 0.0
     if norm < 1e-6:

@@ -20,7 +20,7 @@ _MAX_ID = 2**53  # whole numbers beyond this are not exact as floats
 
 @contextmanager
 def _strict() -> Iterator[None]:
-    """numpy only warns of text that is no number; inside, that is an error. Once per file: it is slow."""
+    """numpy only warns about text that is not a number; here, that is an error. Once per file: slow."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)
         yield
@@ -65,7 +65,7 @@ def read_images(path: Path, *, observations: bool = False) -> list[ColmapImage]:
 def _observations(line: Line) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     values = _numbers(line, line.text)
     if len(values) % 3:
-        raise line.error(f"observations are X Y POINT3D_ID; {len(values)} numbers is no multiple of 3")
+        raise line.error(f"observations are X Y POINT3D_ID; {len(values)} numbers are not a multiple of 3")
     rows = values.reshape(-1, 3)
     if len(rows) and np.abs(rows[:, 2]).max() > _MAX_ID:
         raise line.error("a point id is too large")

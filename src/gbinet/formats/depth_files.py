@@ -84,6 +84,15 @@ def read_depth_map(path: str | Path, camera: Camera, scale: float = 1.0) -> Dept
     )
 
 
+def npz_intact(path: Path) -> bool:
+    """Whether all bytes of an .npz are as they were written."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except Exception:  # broken archives fail in many ways
+        return False
+
+
 def write_depth(
     path: str | Path,
     depth: Array | Tensor,
@@ -154,7 +163,7 @@ def _to_array(values: Array | Tensor) -> Array:
 
 
 def _clean(values: Array, factor: float) -> Array:
-    """float32 copy times the factor; what is no depth becomes 0."""
+    """float32 copy times the factor; what is not a depth becomes 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         depth = values.astype(np.float32)
         if factor != 1.0:

@@ -55,5 +55,5 @@ def _mesh(path: Path, node: ET.Element) -> MeshLabMesh:
     rotation = matrix[:3, :3]
     rigid = np.isfinite(matrix).all() and np.allclose(rotation @ rotation.T, np.eye(3), atol=1e-3)
     if not rigid or not np.array_equal(matrix[3], [0, 0, 0, 1]):
-        raise FormatError(path, f"{name}: its MLMatrix44 is no rotation and shift")
+        raise FormatError(path, f"{name}: its MLMatrix44 is not a rotation and a shift")
     return MeshLabMesh(node.get("label", name), path.parent / name, matrix)

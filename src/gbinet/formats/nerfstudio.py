@@ -78,7 +78,7 @@ class Transforms:
 def read_transforms(path: Path) -> Transforms:
     top = read_json(path, _MAX_BYTES)
     if not isinstance(top, dict) or not isinstance(top.get("frames"), list):
-        raise FormatError(path, "is no transforms.json: it must be an object with a list `frames`")
+        raise FormatError(path, "is not a transforms.json: it must be an object with a list `frames`")
     shared = _intrinsics(path, top, "top level")
     frames = []
     for index, entry in enumerate(top["frames"]):
@@ -125,7 +125,7 @@ def _intrinsics(path: Path, entry: dict[str, Any], position: str) -> dict[str, f
     numbers = {key: value for key, value in found.items() if value is not None}
     for key in ("w", "h"):
         if key in numbers and not 1 <= numbers[key] <= MAX_SIDE:
-            raise FormatError(path, f"`{key}` = {numbers[key]:g} is no image size", position)
+            raise FormatError(path, f"`{key}` = {numbers[key]:g} is not an image size", position)
     return numbers
 
 
@@ -149,7 +149,7 @@ def _as_float(path: Path, value: Any, position: str) -> float:
 def _text(path: Path, entry: dict[str, Any], key: str, position: str) -> str | None:
     value = entry.get(key)
     if value is not None and (not isinstance(value, str) or "\0" in value or len(value) > 4096):
-        raise FormatError(path, f"`{key}` is no file name", position)
+        raise FormatError(path, f"`{key}` is not a file name", position)
     return value
 
 

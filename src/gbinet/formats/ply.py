@@ -76,7 +76,7 @@ class PlyWriter:
             self._file.write(_header(self._types, 0))
         missing = [field for field in self._types if getattr(cloud, field) is None]
         if missing:
-            raise InputError(f"{self.path}: earlier points have {', '.join(missing)}, this cloud has not")
+            raise InputError(f"{self.path}: earlier points have {', '.join(missing)}, this cloud does not")
         for start in range(0, len(cloud), _CHUNK):
             rows = _to_rows(cloud[start : start + _CHUNK], self._types)
             self._file.write(rows.data)

@@ -127,7 +127,7 @@ def _floats(path: Path, content: dict[str, object], key: str, ndim: int) -> NDAr
     except (TypeError, ValueError, OverflowError) as error:
         raise FormatError(path, f"{key} must be numbers") from error
     if values.ndim != ndim or not np.isfinite(values).all():
-        raise FormatError(path, f"{key} is missing or no {'number' if ndim == 0 else 'list of points'}")
+        raise FormatError(path, f"{key} is missing or not a {'number' if ndim == 0 else 'list of points'}")
     return values
 
 

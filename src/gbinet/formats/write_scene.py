@@ -28,7 +28,7 @@ WRITERS: dict[str, Callable[[Scene, Path, DepthMaps], Path]] = {
 def write_scene(scene: Scene, folder: str | Path, kind: str, depth_maps: DepthMaps = ()) -> Path:
     """Write a scene, and depth maps of some or all of its views, as one of WRITERS."""
     if kind not in WRITERS:
-        raise InputError(f"'{kind}' is no format for scenes; there are {', '.join(WRITERS)}")
+        raise InputError(f"'{kind}' is not a format for scenes; choose one of {', '.join(WRITERS)}")
     if not scene.views:
         raise InputError(f"scene {scene.name} has no views to write")
     return WRITERS[kind](scene, Path(folder), depth_maps)

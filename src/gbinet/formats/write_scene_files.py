@@ -24,7 +24,7 @@ def safe_name(view: View) -> str:
     path = PurePosixPath(view.name)
     printable = view.name.isprintable() and "\\" not in view.name
     if path.is_absolute() or ".." in path.parts or not path.parts or not printable:
-        raise InputError(f"the view name '{view.name}' is no usable file name")
+        raise InputError(f"the view name '{view.name}' is not a usable file name")
     return view.name
 
 

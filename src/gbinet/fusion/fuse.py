@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from gbinet.depthmap import DepthMap
-from gbinet.errors import FormatError, GBiNetError, InputError, check_finite, check_positive
+from gbinet.errors import FormatError, GBiNetError, InputError, check_finite, check_positive, flag
 from gbinet.formats.image import read_image, read_mask
 from gbinet.formats.ply import PlyWriter
 from gbinet.fusion.consistency import agree, strips
@@ -47,18 +47,20 @@ class FusionConfig:
     cached_maps: int = 11  # depth maps held at a time: a view and its neighbours; more saves reading
 
     def __post_init__(self) -> None:
-        for name in ("max_reprojection", "max_relative_depth", "min_views", "max_sources", "cached_maps"):
-            check_positive(f"fusion: {name}", getattr(self, name))
+        check_positive("fusion: max_sources", self.max_sources)
+        check_positive("fusion: cached_maps", self.cached_maps)
+        for name in ("max_reprojection", "max_relative_depth", "min_views"):
+            check_positive(f"fusion: {flag(name)}", getattr(self, name))
         for name in ("min_confidence", "blank_confidence"):
             if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"fusion: {name} must lie in 0..1, got {getattr(self, name)}")
+                raise InputError(f"fusion: {flag(name)} must lie in 0..1, got {getattr(self, name)}")
         if self.voxel_size is not None:
-            check_positive("fusion: voxel_size", self.voxel_size)
+            check_positive("fusion: --voxel-size", self.voxel_size)
         if self.box is None:
             return
-        check_finite("fusion: the six numbers of box", *self.box)
+        check_finite("fusion: the six numbers of --box", *self.box)
         if any(low >= high for low, high in zip(self.box[:3], self.box[3:], strict=True)):
-            raise InputError(f"fusion: box must be x0 y0 z0 x1 y1 z1 with x0 < x1 and so on, got {self.box}")
+            raise InputError(f"fusion: --box must be x0 y0 z0 x1 y1 z1 with x0 < x1 etc., got {self.box}")
 
 
 class DepthSource(Protocol):
@@ -135,12 +137,12 @@ def fuse(
         shown = ", ".join(lonely[:5]) + (", ..." if len(lonely) > 5 else "")
         warnings.append(
             f"few photos see what {len(lonely)} of {views} views see, so fewer than {config.min_views} "
-            f"others had to agree on their points, which are less sure ({shown}); "
-            "strict_views insists on all of them"
+            f"others had to agree on their points, which are less reliable ({shown}); "
+            "--strict-views insists on all of them"
         )
     if count == 0:
         warnings.append(
-            "no point passed the filters: lower min_confidence or min_views, or raise max_reprojection"
+            "no point passed the filters: lower --min-confidence or --min-views, or raise --max-reprojection"
         )
     return FusionResult(count, views, tuple(warnings))
 

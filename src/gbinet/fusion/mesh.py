@@ -56,7 +56,7 @@ class Mesher:
 class TsdfMesh:
     """Averages signed distances to the surfaces of all views in a sparse grid of voxels.
 
-    What no view confirmed stays open: no surface is made up. Memory grows with the surface.
+    What no view confirmed stays open: no surface is invented. Memory grows with the surface.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ def pick_precision(name: Precision, device: torch.device) -> torch.dtype:
 
 # CUDA and Python have classes of their own; everybody else says in words that memory ran out.
 _OUT_OF_MEMORY = (
-    "out of memory",  # MPS; CUDA where it is no OutOfMemoryError
+    "out of memory",  # MPS; CUDA where it is not an OutOfMemoryError
     "can't allocate memory",  # DefaultCPUAllocator on Linux and macOS
     "cannot allocate memory",  # the system's own words, errno 12
     "not enough memory",  # DefaultCPUAllocator on Windows

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
@@ -20,6 +19,7 @@ import torch
 from gbinet.camera import Camera
 from gbinet.errors import FormatError, GBiNetError
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.depth_files import npz_intact
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.made_by import maker_of
 from gbinet.formats.reading import read_json
@@ -105,7 +105,7 @@ class Finished:
             raise GBiNetError(f"{self.folder} holds depth maps of other photos; {_ADVICE}")
         self._begun = True
         self._store(makers if same and isinstance(makers, list) else [], recorded | set(self._names))
-        for name in unfit:  # the record is written: who is killed here finds them again
+        for name in unfit:  # the record is written: the run after a killed one finds them again
             (self.folder / name).unlink()
         if same:
             self._note(states)
@@ -138,7 +138,7 @@ class Finished:
         if self._foreign(self._names[index]):
             return "foreign"
         mark, view = maker_of(path), self._views[index]
-        if mark is None or not _intact(path):
+        if mark is None or not npz_intact(path):
             return "damaged"
         asked = mark.get("asked")
         if not isinstance(asked, int) or not 0 < asked <= len(self._candidates(view)):
@@ -147,7 +147,7 @@ class Finished:
 
     def _foreign(self, name: str) -> bool:
         """A good file that does not say that it is ours."""
-        return maker_of(self.folder / name) is None and _intact(self.folder / name)
+        return maker_of(self.folder / name) is None and npz_intact(self.folder / name)
 
     def _of_other_photos(self, unfit: list[str]) -> bool:
         """Whether nothing here belongs to this scene: then it was meant for another folder."""
@@ -201,15 +201,6 @@ def _names(values: object) -> set[str]:
     """Names of depth maps below the folder: a record that somebody changed must not lead out of it."""
     names = [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
     return {n for n in names if n.endswith(".npz") and not {"..", "/"} & {*PurePosixPath(n).parts}}
-
-
-def _intact(path: Path) -> bool:
-    """Whether all bytes of an .npz are as they were written."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except Exception:  # broken archives fail in many ways
-        return False
 
 
 def _camera_bytes(camera: Camera) -> bytes:

@@ -65,7 +65,7 @@ class Graphs:
             with torch.cuda.graph(graph, pool=first.graph.pool() if first else None):
                 outputs = compute(*held)
         except RuntimeError as error:  # out of memory, say: it goes without
-            log.warning("no CUDA graph (%s); going on without", str(error).splitlines()[0])
+            log.warning("no CUDA graph (%s); continuing without", str(error).splitlines()[0])
             self.give_up()
             return None
         self._recorded[key] = _Recorded(graph, held, outputs)

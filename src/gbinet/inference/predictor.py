@@ -68,13 +68,13 @@ class DepthConfig:
 
     def __post_init__(self) -> None:
         if self.max_size < 64:
-            raise InputError(f"max_size must be at least 64 px, got {self.max_size}")
+            raise InputError(f"images must be at least 64 px long (--size), got {self.max_size}")
         if self.views < 2:
-            raise InputError(f"views must be at least 2 (a reference and a source), got {self.views}")
+            raise InputError(f"--views must be at least 2 (a reference and a source), got {self.views}")
         if self.stages is not None and self.stages < 1:
-            raise InputError(f"stages must be at least 1, got {self.stages}")
+            raise InputError(f"--stages must be at least 1, got {self.stages}")
         if self.max_memory is not None:
-            check_positive("max_memory (GiB)", self.max_memory)
+            check_positive("--max-memory (GiB)", self.max_memory)
         check_positive("cache_memory (GiB)", self.cache_memory)
 
 
@@ -189,7 +189,7 @@ class _Worker:
         view = self.scene.views[index]
         near_far = self.config.depth_range or view.depth_range
         if near_far is None:
-            self.result.failed[view.name] = "its depth range is unknown: give one (near and far)"
+            self.result.failed[view.name] = "its depth range is unknown: give --depth-range NEAR FAR"
             return None
         if not view.sources:
             self.result.failed[view.name] = "no other photo shows enough of the same surface"
@@ -300,7 +300,7 @@ class _Worker:
             )
         self.tile = self.result.tile = smaller
         self.result.warnings.append(
-            f"ran out of memory on {self.device}: going on with tiles of {smaller} px"
+            f"ran out of memory on {self.device}: continuing with tiles of {smaller} px"
         )
         log.warning(self.result.warnings[-1])
         if isinstance(self.model, Engine):
@@ -323,7 +323,7 @@ class _Worker:
             return None
         side = (max(room, 0) / per_pixel) ** 0.5
         tile = _round_tile(side - 2 * tiles.OVERLAP)
-        self.result.warnings.append(f"images are cut into tiles of {tile} px to stay below max_memory")
+        self.result.warnings.append(f"images are cut into tiles of {tile} px to stay below --max-memory")
         return tile
 
     def _cache_storage(self) -> torch.device:

@@ -64,15 +64,15 @@ def load(weights: str | Path | None, kind: type[Network]) -> Network:
 
 
 def find(weights: str | Path | None) -> Path:
-    """The file that is meant: a path, or the name of weights in the box."""
+    """The file that is meant: a path, or the name of bundled weights."""
     if weights is not None and is_file(Path(weights)):
         return Path(weights)
     shipped = sorted(p.stem for p in SHIPPED.glob("*.safetensors"))
     name = DEFAULT if weights is None else str(weights)
     if name in shipped:
         return SHIPPED / f"{name}.safetensors"
-    in_the_box = f"in the box: {', '.join(shipped)}" if shipped else "there are none in the box"
-    raise WeightsError(f"no weights '{name}': neither a file nor a name ({in_the_box})")
+    bundled = f"bundled weights: {', '.join(shipped)}" if shipped else "no weights are bundled"
+    raise WeightsError(f"no weights '{name}': neither a file nor a name ({bundled})")
 
 
 def save(model: GBiNet, path: Path, half: bool = False) -> Path:
@@ -86,7 +86,7 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
     from gbinet import __version__
 
     if path.suffix != ".safetensors":  # by which `load` tells our files from published ones
-        raise InputError(f"{path}: weights are saved as .safetensors, please name the file so")
+        raise InputError(f"{path}: weights are saved as .safetensors; give the file that suffix")
     metadata = {
         "format": FORMAT,
         "gbinet_version": __version__,
@@ -108,7 +108,7 @@ def _read_ours(path: Path, config_type: type[GBiNetConfig]) -> tuple[GBiNetConfi
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # no mapping
     except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{path} is no readable safetensors file: {error}") from error
+        raise WeightsError(f"{path} is not a readable safetensors file: {error}") from error
     if "config" not in metadata:
         raise WeightsError(f"{path} was not written by gbinet: its header holds no configuration")
     if metadata.get("format") != FORMAT:
@@ -126,7 +126,7 @@ def _read_published(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # on noise, an unpickler may raise anything
         reason = (str(error) or "it ends too early").splitlines()[0]
-        raise WeightsError(f"{path} is no checkpoint that can be read safely: {reason}") from error
+        raise WeightsError(f"{path} is not a checkpoint that can be read safely: {reason}") from error
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         content = content["model"]
     if not isinstance(content, dict) or not all(_is_weight(k, v) for k, v in content.items()):

@@ -112,7 +112,7 @@ def read_asset(path: Path) -> AssetOnHost:
         with np.load(path, allow_pickle=False) as arrays:
             p, uv, lo, hi, faces = (arrays[k] for k in ("p", "uv", "lo", "hi", "f"))
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise FormatError(path, f"no object with arrays p, uv, lo, hi, f ({error})") from error
+        raise FormatError(path, f"is not an object with arrays p, uv, lo, hi, f ({error})") from error
     if p.ndim != 2 or p.shape[1] != 3 or uv.shape != (len(p), 2) or faces.ndim != 2 or faces.shape[1] != 3:
         raise FormatError(
             path, f"p, uv, f have shapes {p.shape}, {uv.shape}, {faces.shape}; expected [V,3] [V,2] [F,3]"
@@ -191,7 +191,7 @@ def _square_image(path: Path) -> Tensor:
         with Image.open(path) as image:
             return _squared(image)
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise FormatError(path, f"no readable image ({error})") from error
+        raise FormatError(path, f"is not a readable image ({error})") from error
 
 
 def _squared(image: Image.Image) -> Tensor:

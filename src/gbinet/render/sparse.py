@@ -50,8 +50,7 @@ def _drawn(camera: Camera, depth: Tensor, count: int, random: np.random.Generato
     if len(pixels) == 0:
         return torch.zeros(0, 3, dtype=torch.float64)
     rows, columns = pixels[torch.from_numpy(random.integers(0, len(pixels), count))].T
-    centres = torch.stack([columns, rows], 1).double() + 0.5
-    return camera.unproject(centres, depth[rows, columns].double())
+    return camera.unproject(camera.pixel_grid()[rows, columns].double(), depth[rows, columns].double())
 
 
 def _outside_gaps(xyz: Tensor, gaps: float, random: np.random.Generator) -> Tensor:

@@ -99,7 +99,7 @@ class Outcome:
             )
         if self.unsound:
             texts.append(
-                f"{len(self.unsound)} photos were left out because their camera came out as no real lens: "
+                f"{len(self.unsound)} photos were left out: their camera came out as an impossible lens: "
                 f"{listed(self.unsound)}. If they come from one camera, give --camera shared"
             )
         if self.fixed_focal:

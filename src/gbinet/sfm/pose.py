@@ -247,9 +247,9 @@ def _finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
 
 def _start(photos: list[InputPhoto], out: Path, state: dict[str, Any]) -> None:
     """Folders of photos, and a database: that of an interrupted run over the same photos is taken up."""
-    (out / "sfm.json").unlink(missing_ok=True)  # the model that it speaks of is about to be replaced
+    (out / "sfm.json").unlink(missing_ok=True)  # the model that it describes is about to be replaced
     _remove_links(out)
-    with atomic_path(out / "begun.json") as temporary:  # before the links: who is killed finds them again
+    with atomic_path(out / "begun.json") as temporary:  # before the links: the next run finds them
         temporary.write_text(json.dumps(state, indent=2) + "\n")
     _collect(photos, out)
     _check_space(out, len(photos))

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gbinet.errors import FormatError, GBiNetError, InputError
+from gbinet.errors import FormatError, GBiNetError, InputError, flag
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.reading import read_json
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import FREE_ON_RESUME, TrainConfig
 from gbinet.training.optimise import Optimiser
@@ -91,7 +92,7 @@ def check_same_run(state: Path, given: TrainConfig) -> None:
     """Refuse to resume with options that would make another run than the checkpoint's."""
     stored, now = (_flat(options) for options in (_record(state)["config"], given.to_dict()))
     changed = [
-        f"--{k.replace('_', '-')} (was {stored.get(k)}, now {now.get(k)})"
+        f"{flag(k)} (was {stored.get(k)}, now {now.get(k)})"
         for k in {**stored, **now}
         if json.dumps(stored.get(k)) != json.dumps(now.get(k)) and k not in FREE_ON_RESUME
     ]
@@ -143,10 +144,7 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], state: Path) -> None:
 
 def _record(state: Path) -> dict[str, object]:
     path = state / "state.json"
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise FormatError(path, f"cannot be read: {error}") from error
+    record = read_json(path)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise FormatError(
             path,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gbinet.errors import InputError
+from gbinet.errors import InputError, flag
 from gbinet.model import config as networks
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.encoder import SCALES
@@ -78,19 +78,19 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         if self.height % 64 or self.width % 64 or min(self.height, self.width) < 64:
-            raise InputError(f"height and width must be multiples of 64, got {self.height}x{self.width}")
+            raise InputError(f"--height and --width must be multiples of 64, got {self.height}x{self.width}")
         if self.views < 2:
-            raise InputError(f"views must be 2 or more: a reference and a source, got {self.views}")
+            raise InputError(f"--views must be 2 or more: a reference and a source, got {self.views}")
         positive = {"batch_size": self.batch_size, "log_every": self.log_every}
         for name, value in positive.items():
             if value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}")
+                raise InputError(f"{flag(name)} must be at least 1, got {value}")
         if not self.learning_rate > 0:
-            raise InputError(f"learning_rate must be positive, got {self.learning_rate}")
+            raise InputError(f"--learning-rate must be positive, got {self.learning_rate}")
         if not 0 <= self.ema < 1:
-            raise InputError(f"ema must lie in [0, 1), got {self.ema}")
+            raise InputError(f"--ema must lie in [0, 1), got {self.ema}")
         if any(not w >= 0 for w in self.stage_weights):
-            raise InputError(f"stage_weights must not be negative, got {self.stage_weights}")
+            raise InputError(f"--stage-weights must not be negative, got {self.stage_weights}")
         if self.update == "refiner":
             self._check_refiner()
 

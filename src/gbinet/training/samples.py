@@ -204,7 +204,7 @@ def _scenes(config: TrainConfig, split: str) -> Sequence[Scene]:
     from gbinet.data import blendedmvs, dtu
 
     if config.data is None:
-        raise InputError(f"where is the data set {config.source}? Give its folder with --data")
+        raise InputError(f"the data set {config.source} must be on disk: give its folder with --data")
     if config.source == "dtu":
         # Validation looks at one lighting: the others show the same depths.
         return dtu.load_set(config.data, split) if split == "train" else dtu.load_set(config.data, split, [3])

@@ -74,7 +74,7 @@ def train(
     network that searches in another way brings its own class and loss.
     """
     if not resume and checkpoint.states(out):
-        raise InputError(f"{out} already holds a run: go on with --resume, or choose another folder")
+        raise InputError(f"{out} already holds a run: continue it with --resume, or choose another folder")
     processes, device = connect()
     trainer = Trainer(
         config, out, processes, device, resume, stream, validation, report, network=network, loss=loss
@@ -174,7 +174,7 @@ class Trainer:
         minutes = config.total_minutes
         if not minutes and config.epochs:
             if not self.stream.steps_per_epoch:
-                raise InputError("this source of samples has no epochs: give total_steps or total_minutes")
+                raise InputError("say how long to train: --total-steps N or --total-minutes N")
             return progress.step / (config.epochs * self.stream.steps_per_epoch)
         seconds = self.seconds_before + self.elapsed
         whole = 60 * minutes if minutes else self.seconds_before + self.limit

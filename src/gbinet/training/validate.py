@@ -182,7 +182,7 @@ def _inside(model: GBiNet, stage: Stage, truth: Tensor) -> Tensor:
 
 
 def _full_size(values: Tensor, height: int, width: int, mode: str = "nearest") -> Tensor:
-    """[B, h, w] -> [B, H, W]. The maps may be padded beyond a size that is no multiple of 8."""
+    """[B, h, w] -> [B, H, W]. The maps may be padded beyond a size that is not a multiple of 8."""
     factor = -(-height // SCALES[0]) * SCALES[0] // values.shape[-2]
     if factor == 1:
         return values[:, :height, :width]
@@ -208,5 +208,5 @@ def table(result: Validation, first_stage: int = 1) -> str:
     shares = " ".join(f"{100 * result.edge_band.within[t]:6.1f}" for t in thresholds)
     lines.append(f" edge  within 2 px  {shares}  {result.edge_band.median:6.3f}")
     shares = " ".join(f"{100 * result.confidence.within[t]:6.1f}" for t in thresholds)
-    lines.append(f" sure  {100 * result.confidence.share:5.1f} %      {shares}")
+    lines.append(f" conf  {100 * result.confidence.share:5.1f} %      {shares}")
     return "\n".join(lines)

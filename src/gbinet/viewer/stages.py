@@ -21,7 +21,7 @@ _WIDTH = 1840  # of the sheet
 _MARGIN, _GAP, _LINE = 20, 8, 22
 _INK, _FAINT, _PAPER = (40, 44, 52), (110, 116, 126), (255, 255, 255)
 _LEGEND = (
-    "depth: dark is far, light is near, grey is no answer or dropped by a filter   ·   "
+    "depth: dark is far, light is near, grey is unanswered or dropped by a filter   ·   "
     "confidence: dark red is 0, pale green is 1   ·   "
     "valid: white where the true depth was in the bins of all stages so far, black elsewhere"
 )
@@ -65,13 +65,13 @@ def write_sheet(path: Path, view: ViewStages) -> Path:
         total = max(int(known.sum()), 1)
         rows.append([(f"valid {100 * v.sum() / total:.1f} %", _mask(v, known)) for v in view.valid.values()])
     rows.append([(f"confidence of 1 to {k}", confidence(v)) for k, v in view.confidences.items()])
-    sure = view.confidence > view.min_confidence
+    confident = view.confidence > view.min_confidence
     last = [
         ("photo", view.photo),
         ("final depth", depth(view.final)),
         ("confidence", confidence(view.confidence)),
-        (f"confidence > {view.min_confidence:g}", depth(view.final, sure)),
-        ("and confirmed by others", depth(view.final, sure & view.consistent)),
+        (f"confidence > {view.min_confidence:g}", depth(view.final, confident)),
+        ("and confirmed by others", depth(view.final, confident & view.consistent)),
     ]
     if view.truth is not None:
         last.append(("true depth", depth(view.truth)))
@@ -82,7 +82,7 @@ def write_sheet(path: Path, view: ViewStages) -> Path:
 
 
 def _scale(view: ViewStages) -> tuple[float, float]:
-    """Ends of the colours in inverse depth, one pair for a sheet: of the truth, else of sure pixels."""
+    """Ends of the colours in inverse depth, one pair for a sheet: of the truth, or of confident pixels."""
     known = view.truth if view.truth is not None and (view.truth > 0).any() else None
     values = view.final[view.confidence > view.min_confidence] if known is None else known[known > 0]
     values = view.final if not len(values) else values
