@@ -213,6 +213,26 @@ def test_a_foreign_file_in_the_way_is_named_and_stays(ball_scene: SceneMaker, tm
     assert [p.name for p in out.iterdir()] == ["003.npz"] and (out / "003.npz").read_bytes() == before
 
 
+@pytest.mark.parametrize("what", ["folder", "pipe", "device"])
+def test_what_is_no_file_in_place_of_a_map_is_named_and_stays(
+    ball_scene: SceneMaker, tmp_path: Path, what: str
+) -> None:
+    scene = ball_scene()
+    run(scene, out := tmp_path / "out", Oracle(scene))
+    path = out / "003.npz"
+    path.unlink()
+    make = {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "device": lambda: path.symlink_to("/dev/zero"),
+    }
+    make[what]()
+    for overwrite in (False, True):
+        with pytest.raises(GBiNetError, match=r"003\.npz is in the way.*move it away"):
+            run(scene, out, Oracle(scene), overwrite=overwrite)
+    assert os.path.lexists(path)
+
+
 def test_a_record_that_somebody_changed_leads_nowhere_else(ball_scene: SceneMaker, tmp_path: Path) -> None:
     scene = ball_scene()
     oracle = Oracle(scene)
