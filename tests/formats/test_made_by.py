@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +32,24 @@ def test_who_made_a_map_comes_back(tmp_path: Path, suffix: str) -> None:
     assert maker_of(path) == MAKER and maker_of(truth) is None
     write_depth(path, depth)  # the truth in its place
     assert maker_of(path) is None
+
+
+def test_threads_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Python 3.11 fails where two threads are inside `ast.literal_eval`, which NumPy uses, at once."""
+    path = write_depth(tmp_path / "a.npz", np.ones((3, 4)), made_by=MAKER)
+
+    def give_way(phase: str, info: dict[str, int]) -> None:
+        time.sleep(0)
+
+    limits = gc.get_threshold()
+    gc.callbacks.append(give_way)
+    gc.set_threshold(1)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(maker == MAKER for maker in pool.map(maker_of, [path] * 40))
+    finally:
+        gc.set_threshold(*limits)
+        gc.callbacks.remove(give_way)
 
 
 def test_the_truth_alone_leaves_no_list(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any, BinaryIO
 
 from gbinet.errors import FormatError
 
-
 # NumPy reads the headers of its arrays with `ast.literal_eval`, which Python 3.11 may fail in
 # (SystemError: AST constructor recursion depth mismatch) while another thread is in it.
 NPY_HEADER = threading.Lock()
