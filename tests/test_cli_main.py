@@ -184,3 +184,11 @@ def test_wrong_options_end_in_code_2(
         front.main(["broken", "--folder", "x", "--nonsense"])
     assert stopped.value.code == 2
     assert "nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--depth-scale", "--mesh-voxel"])
+def test_numbers_that_are_none_are_refused_also_where_they_are_not_needed(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert front.main(["fuse", str(tmp_path), "-o", str(tmp_path / "out"), flag, "nan"]) == 2
+    assert f"{flag} must be positive" in capsys.readouterr().err

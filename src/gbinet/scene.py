@@ -48,6 +48,7 @@ class View:
     mask_path: Path | None = None  # image of the same size, 0 = ignore
     depth_path: Path | None = None  # true or measured depth, where known
     depth_scale: float = 1.0  # stored value times this = scene units
+    original_path: Path | None = None  # the photo as taken, where image_path is a rewritten copy
 
     def best_sources(self, limit: int | None = None) -> list[int]:
         """Indices of the sources worth asking, best first: with a thousandth of the best score or more."""

@@ -76,6 +76,8 @@ def test_what_is_not_a_file_is_not_waited_for(tmp_path: Path) -> None:
     hashes = Fingerprints(tmp_path / "store.json")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nothing", Path("/dev/zero")):
         assert hashes.of(path) == UNREADABLE
+    os.mkfifo(tmp_path / "store.json")
+    Fingerprints(tmp_path / "store.json")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "7", '{"a": 1}', '{"a": [1, 2, 3]}', "[" * 100_000])

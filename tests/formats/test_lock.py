@@ -84,11 +84,27 @@ def test_where_nobody_can_know_the_file_is_named(tmp_path: Path, monkeypatch: py
         pass
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "\0"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "\0", "[" * 100_000])
 def test_a_garbled_lock_of_nobody_is_taken(tmp_path: Path, kind: str, content: str) -> None:
     (tmp_path / FILE).write_text(content)
     with locked(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "folder"])
+def test_what_only_bears_the_name_of_a_lock_stays(tmp_path: Path, kind: str, what: str) -> None:
+    """A link would lead the writing of the lock to somebody's file; a pipe would keep us waiting."""
+    (tmp_path / "thesis.txt").write_text("precious")
+    path = tmp_path / FILE
+    make = {
+        "link": lambda: path.symlink_to("thesis.txt"),
+        "pipe": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+    }
+    make[what]()
+    with pytest.raises(GBiNetError, match=r"not the lock of a run; move it away"), locked(tmp_path):
+        pass
+    assert os.path.lexists(path) and (tmp_path / "thesis.txt").read_text() == "precious"
 
 
 def test_folders_that_were_made_for_nothing_go_again(tmp_path: Path) -> None:

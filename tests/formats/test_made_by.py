@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ from gbinet.data.load import load_scene
 from gbinet.depthmap import DepthMap
 from gbinet.errors import SceneError
 from gbinet.evaluation.depth_scene import find_pairs
-from gbinet.formats.depth_files import read_depth_map, write_depth
+from gbinet.formats.depth_files import read_depth, read_depth_map, write_depth
 from gbinet.formats.made_by import FILE, maker_of
 from gbinet.formats.write_scene import write_scene
 from gbinet.scene import Scene
@@ -29,6 +32,25 @@ def test_who_made_a_map_comes_back(tmp_path: Path, suffix: str) -> None:
     assert maker_of(path) == MAKER and maker_of(truth) is None
     write_depth(path, depth)  # the truth in its place
     assert maker_of(path) is None
+
+
+def test_one_thread_at_a_time_reads_a_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 fails where two threads are inside `ast.literal_eval`, which NumPy uses, at once."""
+    path = write_depth(tmp_path / "a.npz", np.ones((3, 4)), made_by=MAKER)
+    inside, most, real = [0], [0], ast.literal_eval
+
+    def slowly(text: str) -> object:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.005)
+        inside[0] -= 1
+        return real(text)
+
+    monkeypatch.setattr(ast, "literal_eval", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(maker == MAKER for maker in pool.map(maker_of, [path] * 8))
+        assert all((depth == 1).all() for depth in pool.map(read_depth, [path] * 8))
+    assert most[0] == 1
 
 
 def test_the_truth_alone_leaves_no_list(tmp_path: Path) -> None:

@@ -213,6 +213,39 @@ def test_a_foreign_file_in_the_way_is_named_and_stays(ball_scene: SceneMaker, tm
     assert [p.name for p in out.iterdir()] == ["003.npz"] and (out / "003.npz").read_bytes() == before
 
 
+def test_photos_with_another_lens_are_the_same_photos(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    """Structure from motion anew, and every undistorted copy has other bytes: all is made again, unasked."""
+    scene = ball_scene()
+    for lens in ("first", "second"):
+        copies = in_folder(scene, tmp_path / lens)
+        views = zip(copies.views, scene.views, strict=True)
+        rewritten = replace(copies, views=tuple(replace(c, original_path=v.image_path) for c, v in views))
+        for view in rewritten.views if lens == "second" else ():
+            alter_photo(view.image_path)
+        result = run(rewritten, tmp_path / "out", Oracle(rewritten))
+        assert len(result.computed) == len(scene.views)
+
+
+@pytest.mark.parametrize("what", ["folder", "pipe", "device"])
+def test_what_is_no_file_in_place_of_a_map_is_named_and_stays(
+    ball_scene: SceneMaker, tmp_path: Path, what: str
+) -> None:
+    scene = ball_scene()
+    run(scene, out := tmp_path / "out", Oracle(scene))
+    path = out / "003.npz"
+    path.unlink()
+    make = {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "device": lambda: path.symlink_to("/dev/zero"),
+    }
+    make[what]()
+    for overwrite in (False, True):
+        with pytest.raises(GBiNetError, match=r"003\.npz is in the way.*move it away"):
+            run(scene, out, Oracle(scene), overwrite=overwrite)
+    assert os.path.lexists(path)
+
+
 def test_a_record_that_somebody_changed_leads_nowhere_else(ball_scene: SceneMaker, tmp_path: Path) -> None:
     scene = ball_scene()
     oracle = Oracle(scene)

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from gbinet.cli.fusion_options import AS_IS, FusionFlags
-from gbinet.errors import SceneError
+from gbinet.errors import SceneError, check_positive
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind
 
@@ -51,6 +51,9 @@ def run(
     from gbinet.inference.device import pick_device
     from gbinet.pipeline.output import is_output_folder, output_folder
 
+    check_positive("--depth-scale", depth_scale)
+    if mesh_voxel is not None:
+        check_positive("--mesh-voxel", mesh_voxel)
     config = fusion.applied(FusionConfig(max_sources=max_sources))
     as_folder = out.suffix.lower() != ".ply"
     if as_folder:

@@ -62,6 +62,7 @@ def view_of(posed: PosedPhoto, undistorter: Undistorter, warnings: list[str]) ->
         mask_path=photo.mask,
         depth_path=photo.depth,
         depth_scale=photo.depth_scale,
+        original_path=None if photo.image == posed.photo.image else posed.photo.image,
     )
 
 

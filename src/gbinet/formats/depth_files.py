@@ -37,7 +37,7 @@ from gbinet.formats.limits import check_unpacked
 from gbinet.formats.made_by import KEY, Maker, as_array, maker_of, record_maker
 from gbinet.formats.openmvs import dmap_image_name, read_dmap
 from gbinet.formats.pfm import read_pfm, write_pfm
-from gbinet.formats.reading import is_file, open_sized
+from gbinet.formats.reading import NPY_HEADER, is_file, open_sized
 from gbinet.names import file_stem
 
 Array = np.ndarray[Any, Any]
@@ -200,7 +200,8 @@ def _npy_stream(path: Path, file: Any, size: int) -> Array:
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
         raise FormatError(path, f"NumPy format version {version} is not supported", "header")
-    shape, fortran_order, kind = readers[version](file, max_header_size=_MAX_NPY_HEADER)
+    with NPY_HEADER:
+        shape, fortran_order, kind = readers[version](file, max_header_size=_MAX_NPY_HEADER)
     if kind.kind not in "fiu" or kind.hasobject:
         raise FormatError(path, f"holds '{kind}', not numbers", "header")
     count = 1

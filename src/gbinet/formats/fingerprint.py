@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from gbinet.errors import FormatError
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.reading import read_json
 
 UNREADABLE = "unreadable"  # stands for the hash of what is not there, or is not a regular file
 
@@ -80,7 +82,7 @@ def _stamp(state: os.stat_result) -> _Stamp:
 def _read(store: Path) -> dict[str, list[Any]]:
     """What is remembered; whatever does not look like it is forgotten, which costs a second look only."""
     try:
-        content = json.loads(store.read_text())
+        content = read_json(store, 1 << 28)
         return {str(k): [list(stamp), str(digest)] for k, (stamp, digest) in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except (OSError, FormatError, ValueError, TypeError, AttributeError):
         return {}

@@ -19,8 +19,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gbinet.errors import GBiNetError
+from gbinet.errors import FormatError, GBiNetError
 from gbinet.formats.atomic import write_error
+from gbinet.formats.reading import read_json
 
 try:
     import fcntl
@@ -60,7 +61,9 @@ def locked(folder: Path) -> Iterator[None]:
 def _acquire(path: Path) -> int:
     """An open, locked file that bears the name `path`."""
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise GBiNetError(f"{path}: is a link, a folder or a pipe, not the lock of a run; move it away")
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         try:
             _lock(path, handle)
             if _same(path, handle):
@@ -119,8 +122,8 @@ def _write_holder(handle: int) -> None:
 
 def _read_holder(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
+        content = read_json(path)
+    except (OSError, FormatError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.reading import NPY_HEADER
 
 KEY = "made_by"  # of the array in an .npz
 FILE = "made_by.json"  # {name of a depth file: who made it}, beside depth files of other formats
@@ -68,7 +69,7 @@ def _inside(path: Path) -> dict[str, Any] | None:
             member = archive.getinfo(f"{KEY}.npy")
             if member.file_size > _MAX_BYTES:
                 return None
-            with archive.open(member) as stream:
+            with NPY_HEADER, archive.open(member) as stream:
                 content = json.loads(str(np.lib.format.read_array(stream, allow_pickle=False)))
     except Exception:  # decoders fail in many ways, and whoever reads the depth says what is wrong
         return None

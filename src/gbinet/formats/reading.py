@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 import json
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gbinet.errors import FormatError
+
+# NumPy reads the headers of its arrays with `ast.literal_eval`, which Python 3.11 may fail in
+# (SystemError: AST constructor recursion depth mismatch) while another thread is in it.
+NPY_HEADER = threading.Lock()
 
 
 def is_file(path: Path) -> bool:

@@ -22,7 +22,7 @@ from gbinet.formats.atomic import atomic_path
 from gbinet.formats.depth_files import npz_intact
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.made_by import maker_of
-from gbinet.formats.reading import read_json
+from gbinet.formats.reading import is_file, read_json
 from gbinet.model.config import GBiNetConfig
 from gbinet.provenance import maker
 from gbinet.scene import Scene, View
@@ -54,6 +54,7 @@ class Finished:
         self.settings = _settings(model, config, self.maker.weights)
         self._hashes = Fingerprints(folder / HASHES)
         self._photos = self._hashes.of_all(view.image_path for view in scene.views)
+        self._taken = self._hashes.of_all(view.original_path or view.image_path for view in scene.views)
         self._names = [f"{view.name}.npz" for view in scene.views]
         self._begun = False  # whether files of ours in the folder are this run's
 
@@ -66,7 +67,7 @@ class Finished:
             **self.maker.to_dict(),
             "inputs": self._key(index, asked),
             "asked": asked,
-            "photo": self._photos[self._views[index].image_path],
+            "photo": self._taken[self._views[index].original_path or self._views[index].image_path],
         }
 
     def _key(self, index: int, asked: int) -> str:
@@ -146,13 +147,14 @@ class Finished:
         return "finished" if mark.get("inputs") == self._key(index, asked) else "changed"
 
     def _foreign(self, name: str) -> bool:
-        """A good file that does not say that it is ours."""
-        return maker_of(self.folder / name) is None and npz_intact(self.folder / name)
+        """A good file that does not say that it is ours; or a folder, a pipe, a device, which never are."""
+        path = self.folder / name
+        return not is_file(path) or (maker_of(path) is None and npz_intact(path))
 
     def _of_other_photos(self, unfit: list[str]) -> bool:
         """Whether nothing here belongs to this scene: then it was meant for another folder."""
         made_from = {mark.get("photo") for name in unfit if (mark := maker_of(self.folder / name))}
-        return not self.kept and bool(made_from) and made_from.isdisjoint(self._photos.values())
+        return not self.kept and bool(made_from) and made_from.isdisjoint(self._taken.values())
 
     def _store(self, makers: list[dict[str, object]], names: set[str]) -> None:
         if self.maker.to_dict() not in makers and len(self.kept) < len(self._names):

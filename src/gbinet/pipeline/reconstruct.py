@@ -12,7 +12,7 @@ from typing import Literal
 
 from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
-from gbinet.errors import GBiNetError, InputError
+from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import atomic_path
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind, open3d
@@ -43,6 +43,10 @@ class ReconstructConfig:
     export: ExportKind | None = None  # also write the scene with its depth maps for another program
     mesh: MeshKind | None = None  # also write mesh.ply (needs open3d)
     mesh_voxel: float | None = None  # edge for "tsdf", scene units; None = 2 pixels at the median depth
+
+    def __post_init__(self) -> None:
+        if self.mesh_voxel is not None:
+            check_positive("mesh_voxel", self.mesh_voxel)
 
 
 # Quality: what most people want to choose. Everything else follows, and can still be set one by one.
