@@ -150,21 +150,33 @@ def test_what_replaced_a_broken_source_counts_and_the_rest_does_not(
     assert set(run(scene, out, oracle).computed) == made_from(scene, 1)
 
 
-def test_photos_of_another_scene_are_refused_without_overwrite(
+def inverted(scene: Scene) -> None:
+    """Other pictures under the same names, of the same sizes."""
+    for view in scene.views:
+        pixels = np.asarray(Image.open(view.image_path))
+        Image.fromarray(255 - pixels).save(view.image_path)
+
+
+def test_photos_that_were_all_replaced_are_computed_again(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = in_folder(ball_scene(), tmp_path / "scene")
+    run(scene, out := tmp_path / "out", Oracle(scene))
+    inverted(scene)
+    assert len(run(scene, out, Oracle(scene)).computed) == 5
+
+
+def test_photos_of_another_folder_are_refused_without_overwrite(
     ball_scene: SceneMaker, tmp_path: Path
 ) -> None:
     """Same names, same sizes, other pictures: nothing stale is used, and nothing is lost by mistake."""
     scene = in_folder(ball_scene(), tmp_path / "scene")
     run(scene, out := tmp_path / "out", Oracle(scene))
     before = {p.name: p.read_bytes() for p in out.glob("*.npz")}
-    for view in scene.views:
-        pixels = np.asarray(Image.open(view.image_path))
-        Image.fromarray(255 - pixels).save(view.image_path)
-    oracle = Oracle(scene)
+    other = in_folder(ball_scene(), tmp_path / "other")
+    inverted(other)
     with pytest.raises(GBiNetError, match=r"of other photos.*--overwrite"):
-        run(scene, out, oracle)
+        run(other, out, Oracle(other))
     assert {p.name: p.read_bytes() for p in out.glob("*.npz")} == before
-    assert len(run(scene, out, oracle, overwrite=True).computed) == 5
+    assert len(run(other, out, Oracle(other), overwrite=True).computed) == 5
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped bit"])

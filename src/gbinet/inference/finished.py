@@ -55,6 +55,8 @@ class Finished:
         self._hashes = Fingerprints(folder / HASHES)
         self._photos = self._hashes.of_all(view.image_path for view in scene.views)
         self._taken = self._hashes.of_all(view.original_path or view.image_path for view in scene.views)
+        first = scene.views[0]
+        self._place = str((first.original_path or first.image_path).resolve().parent)  # of the photos
         self._names = [f"{view.name}.npz" for view in scene.views]
         self._begun = False  # whether files of ours in the folder are this run's
 
@@ -93,6 +95,7 @@ class Finished:
         """
         stored = _read(self.folder / FILE)
         makers, recorded = stored.pop("made_by", []), _names(stored.pop("maps", []))
+        elsewhere = stored.pop("photos", self._place) != self._place
         states = self._states(recorded)
         self.kept = {i for i, name in enumerate(self._names) if states[name] == "finished"}
         unfit = [name for name, state in states.items() if state in ("changed", "damaged")]
@@ -102,7 +105,7 @@ class Finished:
             unfit += [name for name in others if (self.folder / name).exists() and not self._foreign(name)]
         if not overwrite and unfit and not same:
             raise GBiNetError(f"{self.folder} holds depth maps {self._difference(stored)}; {_ADVICE}")
-        if not overwrite and unfit and self._of_other_photos(unfit):
+        if not overwrite and unfit and elsewhere and self._of_other_photos(unfit):
             raise GBiNetError(f"{self.folder} holds depth maps of other photos; {_ADVICE}")
         self._begun = True
         self._store(makers if same and isinstance(makers, list) else [], recorded | set(self._names))
@@ -152,14 +155,14 @@ class Finished:
         return not is_file(path) or (maker_of(path) is None and npz_intact(path))
 
     def _of_other_photos(self, unfit: list[str]) -> bool:
-        """Whether nothing here belongs to this scene: then it was meant for another folder."""
+        """Whether nothing here belongs to these photos, which lie elsewhere: another folder was meant."""
         made_from = {mark.get("photo") for name in unfit if (mark := maker_of(self.folder / name))}
         return not self.kept and bool(made_from) and made_from.isdisjoint(self._taken.values())
 
     def _store(self, makers: list[dict[str, object]], names: set[str]) -> None:
         if self.maker.to_dict() not in makers and len(self.kept) < len(self._names):
             makers = [*makers, self.maker.to_dict()]
-        content = {**self.settings, "made_by": makers, "maps": sorted(names)}
+        content = {**self.settings, "photos": self._place, "made_by": makers, "maps": sorted(names)}
         if content != _read(self.folder / FILE):
             with atomic_path(self.folder / FILE) as temporary:
                 temporary.write_text(json.dumps(content, indent=2) + "\n")
