@@ -127,6 +127,19 @@ def test_a_small_file_that_claims_a_huge_picture_is_refused_unread(tmp_path: Pat
             read(path)
 
 
+def test_an_unpacked_picture_larger_than_its_file_is_refused_unread(tmp_path: Path) -> None:
+    """A TIFF without compression whose header claims ten thousand rows more than it holds."""
+    path = saved(tmp_path, Image.fromarray(RGB), "a.tif")
+    data = bytearray(path.read_bytes())
+    height = struct.pack("<HHI", 257, 4, 1)  # tag ImageLength, 32 bits, one value
+    at = data.find(height)
+    assert at > 0
+    data[at + 8 : at + 12] = struct.pack("<I", 10_000)
+    path.write_bytes(bytes(data))
+    with pytest.raises(FormatError, match="claims 5x10000 pixels in a file of"):
+        read_image(path)
+
+
 def test_broken_files(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     Image.fromarray(RGB.repeat(20, 0).repeat(20, 1)).save(buffer, "JPEG")

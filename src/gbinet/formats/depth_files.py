@@ -254,7 +254,9 @@ def _write_npy(path: Path, values: Array) -> None:
 
 # ---- images -----------------------------------------------------------------------------------------------
 
-_DEPTH_MODES = ("I;16", "I;16B", "I;16L", "I", "F", "L")  # of Pillow: one channel of numbers
+# Bytes of a pixel, per mode of Pillow that has one channel of numbers.
+_DEPTH_MODES = {"I;16": 2, "I;16B": 2, "I;16L": 2, "I": 4, "F": 4, "L": 1}
+_MAX_RATIO = 1100  # what Deflate can pack at most, and a little more
 
 
 def _read_picture(path: Path) -> Array:
@@ -264,6 +266,11 @@ def _read_picture(path: Path) -> Array:
             raise FormatError(
                 path, f"a depth image is a PNG or TIFF with one channel of numbers, this is {found}", "header"
             )
+        ratio = 1 if image.info.get("compression") == "raw" else _MAX_RATIO
+        size, claimed = path.stat().st_size, image.width * image.height * _DEPTH_MODES[image.mode]
+        if claimed > ratio * size:
+            pixels = f"{image.width}x{image.height} pixels"
+            raise FormatError(path, f"claims {pixels} in a file of {size} bytes", "header")
         return np.array(decoded(path, image))
 
 

@@ -117,7 +117,7 @@ _PILLOW = threading.Lock()
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
     """The picture with its header read and its size checked; no pixel is decoded yet."""
-    with open_sized(path) as (file, _):
+    with open_sized(path) as (file, size):
         try:
             # Pillow's own limit counts pixels and only warns at first; ours counts bytes, below.
             with _PILLOW, warnings.catch_warnings():
@@ -135,6 +135,8 @@ def opened(path: Path) -> Iterator[Image.Image]:
             width, height = image.size
             if width < 1 or height < 1:
                 raise FormatError(path, f"has {width}x{height} pixels", "header")
+            if image.info.get("compression") == "raw" and width * height > 8 * size:  # a bit a pixel at least
+                raise FormatError(path, f"claims {width}x{height} pixels in a file of {size} bytes", "header")
             needed = width * height * _PIXEL_BYTES.get(image.mode, 4)
             check_unpacked(path, needed, f"its {width}x{height} pixels")
             yield image
