@@ -19,9 +19,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gbinet.errors import FormatError, GBiNetError
+from gbinet.errors import GBiNetError
 from gbinet.formats.atomic import write_error
-from gbinet.formats.reading import read_json
+from gbinet.formats.reading import read_record
 
 try:
     import fcntl
@@ -76,7 +76,7 @@ def _acquire(path: Path) -> int:
 
 
 def _lock(path: Path, handle: int) -> None:
-    holder = _read_holder(path)
+    holder = read_record(path)
     if fcntl is not None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,14 +118,6 @@ def _write_holder(handle: int) -> None:
     }
     os.ftruncate(handle, 0)
     os.write(handle, (json.dumps(holder, indent=2) + "\n").encode())
-
-
-def _read_holder(path: Path) -> dict[str, Any]:
-    try:
-        content = read_json(path)
-    except (OSError, FormatError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _alive(holder: dict[str, Any]) -> bool:

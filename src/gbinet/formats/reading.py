@@ -86,6 +86,15 @@ def read_json(path: Path, max_bytes: int = 1 << 24) -> Any:
     return parse_json(path, read_bounded(path, max_bytes))
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """A JSON object that an earlier run of ours left; empty, where it is not there or not what it was."""
+    try:
+        content = read_json(path)
+    except (OSError, FormatError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def parse_json(path: Path, text: str | bytes) -> Any:
     """The same for JSON inside another file."""
     try:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from gbinet.camera import Camera
-from gbinet.errors import FormatError, GBiNetError
+from gbinet.errors import GBiNetError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.depth_files import npz_intact
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.made_by import maker_of
-from gbinet.formats.reading import is_file, read_json
+from gbinet.formats.reading import is_file, read_record
 from gbinet.model.config import GBiNetConfig
 from gbinet.provenance import maker
 from gbinet.scene import Scene, View
@@ -93,7 +93,7 @@ class Finished:
 
         `made_by` is not compared: another version of the software may go on with what is left, and is added.
         """
-        stored = _read(self.folder / FILE)
+        stored = read_record(self.folder / FILE)
         makers, recorded = stored.pop("made_by", []), _names(stored.pop("maps", []))
         elsewhere = stored.pop("photos", self._place) != self._place
         states = self._states(recorded)
@@ -117,7 +117,7 @@ class Finished:
 
     def give_up(self) -> None:
         """After a failure: without any map, our own files in the folder mean nothing."""
-        recorded = _names(_read(self.folder / FILE).get("maps", []))
+        recorded = _names(read_record(self.folder / FILE).get("maps", []))
         if self._begun and not any((self.folder / name).exists() for name in recorded):
             for name in (FILE, HASHES):
                 (self.folder / name).unlink(missing_ok=True)
@@ -163,7 +163,7 @@ class Finished:
         if self.maker.to_dict() not in makers and len(self.kept) < len(self._names):
             makers = [*makers, self.maker.to_dict()]
         content = {**self.settings, "photos": self._place, "made_by": makers, "maps": sorted(names)}
-        if content != _read(self.folder / FILE):
+        if content != read_record(self.folder / FILE):
             with atomic_path(self.folder / FILE) as temporary:
                 temporary.write_text(json.dumps(content, indent=2) + "\n")
 
@@ -191,15 +191,6 @@ def _settings(model: torch.nn.Module, config: DepthConfig, weights: str) -> dict
         values["configuration of the network"] = network.to_dict()
     settings: dict[str, Any] = json.loads(json.dumps(values))
     return settings
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """What is stored; nothing, where that cannot be read."""
-    try:
-        content = read_json(path)
-    except (OSError, FormatError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _names(values: object) -> set[str]:

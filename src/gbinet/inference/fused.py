@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gbinet import kernels
-from gbinet.model.choice import Chooser
+from gbinet.model.choice import Chooser, differences
 from gbinet.model.deform import DeformConv2d
 from gbinet.model.encoder import SCALES, FeaturePyramid
 from gbinet.model.layers import ConvBlock2d, ConvBlock3d, UpBlock3d
@@ -232,8 +232,7 @@ class FusedChooser(nn.Module):
         channels = reference.shape[1]
         at = self.plain.entry.conv.in_channels - channels - (PARENTS - 1)
         inputs[..., at : at + channels] = reference.permute(0, 2, 3, 1)
-        away = torch.tanh((cells[:, 1:] - cells[:, :1]).float() / 4)
-        inputs[..., at + channels : at + channels + PARENTS - 1] = away.permute(0, 2, 3, 1)
+        inputs[..., at + channels : at + channels + PARENTS - 1] = differences(cells).permute(0, 2, 3, 1)
         inputs[..., at + channels + PARENTS - 1 :] = 0
         (entry, _), *spread = layers
         hidden = conv2d(inputs.permute(0, 3, 1, 2), entry.weight, entry.bias)

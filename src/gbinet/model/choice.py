@@ -40,6 +40,11 @@ class Choice:
         return torch.where(same, shares(self.logits.float()), 0.0).sum(1, keepdim=True).clamp(max=1.0)
 
 
+def differences(cells: Tensor) -> Tensor:
+    """How far the other parents are from a pixel's own, [B, PARENTS - 1, H, W] in (-1, 1): saturating."""
+    return torch.tanh((cells[:, 1:] - cells[:, :1]).float() / 4)
+
+
 class Chooser(nn.Module):
     """One logit per parent. A new one prefers a pixel's own."""
 
@@ -59,7 +64,7 @@ class Chooser(nn.Module):
         reference: Tensor,  # [B, C, H, W] features
         cells: Tensor,  # [B, PARENTS, H, W]
     ) -> Tensor:  # [B, PARENTS, H, W]
-        away = torch.tanh((cells[:, 1:] - cells[:, :1]).float() / 4).to(reference.dtype)
+        away = differences(cells).to(reference.dtype)
         matches = volume.transpose(1, 2).flatten(1, 2).to(reference.dtype)  # [B, PARENTS * G, H, W]
         hidden = self.entry(torch.cat([matches, reference, away], dim=1))
         for layer in self.spread:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +81,9 @@ def pose_photos(
             reads folders in the folder.
     """
     readable, broken = _readable(photos, subfolders=camera == "per-folder")
-    distinct, copies = _distinct(readable)
+    hashes = Fingerprints(out / "fingerprints.json")
+    content_of = hashes.of_all(p.path for p in readable)
+    distinct, copies = _distinct(readable, content_of)
     if len(readable) > 1 and len(distinct) == 1:
         raise SceneError(f"{photos}: all {len(readable)} photos are copies of {distinct[0].name}. {ADVICE}")
     if len(distinct) < 2:
@@ -91,8 +91,6 @@ def pose_photos(
         raise SceneError(
             f"{photos}: structure from motion needs at least 2 photos, found {len(distinct)}{unreadable}"
         )
-    hashes = Fingerprints(out / "fingerprints.json")
-    content_of = hashes.of_all(p.path for p in distinct)
     state = {
         "photos": [[p.name, content_of[p.path]] for p in distinct],
         "camera": camera or "auto",
@@ -214,23 +212,13 @@ def _model_name(path: Path, number: int) -> str:
     return "/".join([*map(file_stem, path.parent.parts), own])
 
 
-def _distinct(photos: list[InputPhoto]) -> tuple[list[InputPhoto], list[str]]:
+def _distinct(photos: list[InputPhoto], content_of: dict[Path, str]) -> tuple[list[InputPhoto], list[str]]:
     """The first of each set of files with the same bytes, and the names of the others."""
-    first: dict[tuple[int, bytes], InputPhoto] = {}
-    sizes = Counter(photo.path.stat().st_size for photo in photos)
-    kept, copies = [], []
+    first: dict[str, InputPhoto] = {}
     for photo in photos:
-        size = photo.path.stat().st_size
-        if sizes[size] > 1 and first.setdefault((size, _digest(photo.path)), photo) is not photo:
-            copies.append(photo.name)
-        else:
-            kept.append(photo)
-    return kept, copies
-
-
-def _digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+        first.setdefault(content_of[photo.path], photo)
+    kept = list(first.values())
+    return kept, [photo.name for photo in photos if first[content_of[photo.path]] is not photo]
 
 
 def _finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
