@@ -30,8 +30,6 @@ import torch
 from _common import report
 from _reference import compared, read_reference, reference_of
 
-from gbinet.data.depth_folder import DepthFolder
-from gbinet.data.load import load_scene
 from gbinet.formats.depth_files import read_depth
 from gbinet.formats.image import write_image
 from gbinet.fusion.consistency import reproject
@@ -41,6 +39,8 @@ from gbinet.pipeline.opening import has_poses
 from gbinet.pipeline.reconstruct import preset, run
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.load import load_scene
 
 CONFIDENT = 0.8
 WITHIN = (0.01, 0.02, 0.05)  # relative errors of measured depth

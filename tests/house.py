@@ -22,8 +22,8 @@ LEVELS: list[set[str]] = [
     {"errors"},
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
     {"formats"},
-    {"model", "kernels", "data", "render"},
-    {"inference", "fusion", "evaluation", "viewer", "training", "sfm"},
+    {"model", "kernels", "scenes", "render"},
+    {"inference", "fusion", "evaluation", "viewer", "training"},
     {"pipeline"},
     {"cli"},
 ]

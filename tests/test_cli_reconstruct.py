@@ -18,9 +18,9 @@ from gbinet.cli.progress import StageBars
 from gbinet.formats.depth_files import write_depth
 from gbinet.formats.lock import locked
 from gbinet.formats.pfm import write_pfm
-from gbinet.formats.write_scene import write_scene
 from gbinet.model.gbinet import GBiNet
 from gbinet.pointcloud import PointCloud
+from gbinet.scenes.write import write_scene
 
 
 @pytest.fixture(scope="module")

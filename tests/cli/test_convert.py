@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from exact_plane import make_plane_scene
 
 from gbinet.cli.main import main
-from gbinet.data.load import load_scene
 from gbinet.depthmap import DepthMap
 from gbinet.formats.depth_files import read_depth, write_depth
 from gbinet.formats.ply import read_ply, write_ply
-from gbinet.formats.write_scene_mvsnet import write_mvsnet
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "formats"))
-from exact_plane import make_plane_scene
+from gbinet.scenes.load import load_scene
+from gbinet.scenes.write_mvsnet import write_mvsnet
 
 
 @pytest.fixture(scope="module")

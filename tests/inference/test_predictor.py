@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from oracle import Oracle
 
 from gbinet.camera import Camera
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.inference import tiles
 from gbinet.inference.feature_cache import FeatureCache
@@ -24,6 +23,7 @@ from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene, visiting_order
+from gbinet.scenes.depth_folder import DepthFolder
 
 
 def run(scene: Scene, out: Path, oracle: Oracle | None = None, **config: object):  # type: ignore[no-untyped-def]

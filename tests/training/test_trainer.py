@@ -14,10 +14,10 @@ import pytest
 import torch
 from plane_scenes import PlaneSource
 
-from gbinet.data.batch import Batch
 from gbinet.errors import FormatError, GBiNetError, InputError, WeightsError
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig, preset
 from gbinet.training.distributed import Processes
 from gbinet.training.samples import SourceStream, Stream

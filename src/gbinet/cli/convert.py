@@ -15,7 +15,7 @@ from gbinet.errors import InputError, SceneError
 from gbinet.scene import DepthRange, Scene, View
 
 if TYPE_CHECKING:
-    from gbinet.data.depth_folder import DepthFolder
+    from gbinet.scenes.depth_folder import DepthFolder
 
 Kind = Literal["mvsnet", "colmap", "colmap-text", "colmap-dense", "nerfstudio", "openmvs"]
 _WITHOUT_DEPTH = ("colmap", "colmap-text")
@@ -55,7 +55,7 @@ def run(
     """
     if source.is_dir():
         from gbinet.cli.progress import progress_bar
-        from gbinet.data.load import load_scene
+        from gbinet.scenes.load import load_scene
 
         if to is None:
             raise InputError(f"{source} is a scene: say what to write, e.g. --to nerfstudio")
@@ -104,8 +104,8 @@ def _convert_scene(
     scene: Scene, target: Path, to: Kind, depth: Path | None, cloud: Path | None, scale_in: float
 ) -> None:
     from gbinet.formats.ply import read_ply
-    from gbinet.formats.write_scene import write_scene
-    from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
+    from gbinet.scenes.write import write_scene
+    from gbinet.scenes.write_nerfstudio import write_nerfstudio
 
     say_notes(scene.warnings)
     maps = _depth_maps(scene, depth, scale_in)
@@ -125,7 +125,7 @@ def _convert_scene(
 
 def _depth_maps(scene: Scene, folder: Path | None, scale: float) -> DepthFolder:
     """The depth maps to take along: those of a folder, or those that the scene has."""
-    from gbinet.data.depth_folder import DepthFolder, place_of
+    from gbinet.scenes.depth_folder import DepthFolder, place_of
 
     maps = DepthFolder(scene, None if folder is None else place_of(folder), scale)
     if folder is not None and not maps.known():

@@ -10,7 +10,7 @@ import tyro
 
 from gbinet.inference.device import Precision
 from gbinet.scene import DepthRange
-from gbinet.sfm.cameras import CameraSharing
+from gbinet.scenes.sfm.cameras import CameraSharing
 
 
 def run(

@@ -100,8 +100,8 @@ def depth(
 
 def _scenes(predictions: Path, out: Path) -> list[str]:
     """Names of the folders that hold depth maps; "" for the folder itself. Our own results are none."""
-    from gbinet.data.depth_folder import place_of
     from gbinet.formats.depth_files import SUFFIXES
+    from gbinet.scenes.depth_folder import place_of
 
     def holds_maps(folder: Path) -> bool:
         return place_of(folder) != folder or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))

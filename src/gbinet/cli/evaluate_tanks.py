@@ -143,7 +143,7 @@ def _poses(path: Path, images: Path | None) -> np.ndarray[tuple[int, ...], np.dt
 
     if not path.is_dir():
         return read_log(path)
-    from gbinet.data.load import load_scene
+    from gbinet.scenes.load import load_scene
 
     views = sorted(load_scene(path, images=images).views, key=lambda view: view.name)
     return np.stack([view.camera.world_from_cam.numpy() for view in views])

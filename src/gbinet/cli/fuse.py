@@ -46,10 +46,10 @@ def run(
     """
     from gbinet.cli.progress import StageBars
     from gbinet.cli.say import say, say_notes
-    from gbinet.data.depth_folder import DepthFolder, place_of
-    from gbinet.data.load import load_scene
     from gbinet.inference.device import pick_device
     from gbinet.pipeline.output import is_output_folder, output_folder
+    from gbinet.scenes.depth_folder import DepthFolder, place_of
+    from gbinet.scenes.load import load_scene
 
     check_positive("--depth-scale", depth_scale)
     if mesh_voxel is not None:

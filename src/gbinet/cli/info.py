@@ -52,8 +52,8 @@ def run(
     from rich.text import Text
 
     from gbinet.cli.progress import progress_bar
-    from gbinet.data.load import list_photos, load_scene
     from gbinet.scene import DepthRange
+    from gbinet.scenes.load import list_photos, load_scene
 
     console = Console(soft_wrap=False)
     if kind is None and _is_bare(folder):
@@ -81,8 +81,8 @@ def run(
 
 def _is_bare(folder: Path) -> bool:
     """Photos and nothing else that could be a scene."""
-    from gbinet.data.load import list_photos, recognise
     from gbinet.errors import SceneError
+    from gbinet.scenes.load import list_photos, recognise
 
     try:
         recognise(folder)

@@ -11,7 +11,7 @@ import tyro
 from gbinet.cli.fusion_options import AS_IS, FusionFlags
 from gbinet.inference.device import Precision
 from gbinet.scene import DepthRange
-from gbinet.sfm.cameras import CameraSharing
+from gbinet.scenes.sfm.cameras import CameraSharing
 
 
 def run(

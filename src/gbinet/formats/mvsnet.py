@@ -1,4 +1,4 @@
-"""MVSNet's text files, read: `%08d_cam.txt` and `pair.txt`. gbinet.data knows the folders."""
+"""MVSNet's text files, read: `%08d_cam.txt` and `pair.txt`. gbinet.scenes knows the folders."""
 
 from __future__ import annotations
 

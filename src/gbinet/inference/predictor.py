@@ -17,7 +17,6 @@ from torch import Tensor
 
 from gbinet import kernels
 from gbinet.camera import Camera
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, SceneError, check_positive
 from gbinet.formats.atomic import remove_temporary
@@ -37,6 +36,7 @@ from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.finished import Finished
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene, visiting_order
+from gbinet.scenes.depth_folder import DepthFolder
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 
 from gbinet.camera import Camera
-from gbinet.data.depth_folder import DepthFolder
-from gbinet.data.load import completed
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError
 from gbinet.evaluation.cloud import CloudScore, compare_clouds, score_cloud
@@ -28,6 +26,8 @@ from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render
 from gbinet.render.stage import look_at
 from gbinet.scene import DepthRange, Scene, View
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.load import completed
 
 _DISTANCE = 0.75  # metres from the cameras to the middle of the table
 

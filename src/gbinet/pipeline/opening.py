@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from gbinet.data.load import list_photos, load_scene, recognise
 from gbinet.errors import InputError, SceneError
 from gbinet.inference.predictor import DepthConfig
 from gbinet.scene import Scene
-from gbinet.sfm.cameras import CameraSharing
-from gbinet.sfm.pose import PosedPhotos, pose_photos
+from gbinet.scenes.load import list_photos, load_scene, recognise
+from gbinet.scenes.sfm.cameras import CameraSharing
+from gbinet.scenes.sfm.pose import PosedPhotos, pose_photos
 
 StageProgress = Callable[[str, int, int, str], None]  # stage, done, total, what
 

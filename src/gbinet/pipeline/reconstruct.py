@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import atomic_path
@@ -24,8 +23,9 @@ from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, View
-from gbinet.sfm.cameras import CameraSharing
-from gbinet.sfm.pose import PosedPhotos
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.sfm.cameras import CameraSharing
+from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import write_report
 
 ExportKind = Literal["colmap", "openmvs", "nerfstudio"]
@@ -190,8 +190,8 @@ def _extras(shown: ShownViews, out: Path, config: ReconstructConfig, notes: list
 
 def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Path:
     """The scene with its new depth maps (and cloud) as another program reads it, in out/export/<kind>."""
-    from gbinet.formats.write_scene import write_scene
-    from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
+    from gbinet.scenes.write import write_scene
+    from gbinet.scenes.write_nerfstudio import write_nerfstudio
 
     def maps() -> Iterator[tuple[View, DepthMap]]:
         for index, view in enumerate(scene.views):

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gbinet.data.dataset import MVSDataset, SampleConfig
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.fusion.fuse import FusedView, FusionConfig, fuse
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, working_size
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene
+from gbinet.scenes.dataset import MVSDataset, SampleConfig
+from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.training.validate import Prediction, predict
 from gbinet.viewer.report import CloudSample, side_views
 from gbinet.viewer.splat import splat

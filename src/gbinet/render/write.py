@@ -15,7 +15,6 @@ from gbinet.formats.atomic import atomic_path
 from gbinet.formats.image import write_image
 from gbinet.formats.pfm import write_pfm
 from gbinet.formats.reading import read_json
-from gbinet.formats.write_scene_mvsnet import cam_text, pair_text
 from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import chance
 from gbinet.render.compose import KINDS, make_scene
@@ -24,6 +23,7 @@ from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render_colour, render_depth
 from gbinet.render.stage import RenderScene
 from gbinet.scene import DepthRange, Scene, View, rank_by_geometry
+from gbinet.scenes.write_mvsnet import cam_text, pair_text
 
 # Layout -> folders of images, cameras and depth maps, and where pair.txt lies.
 LAYOUTS = {

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gbinet.data.batch import Batch
 from gbinet.errors import InputError, WeightsError
 from gbinet.model.gbinet import GBiNet
+from gbinet.scenes.batch import Batch
 from gbinet.training import checkpoint
 from gbinet.training.checkpoint import Progress
 from gbinet.training.config import TrainConfig
