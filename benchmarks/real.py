@@ -35,11 +35,12 @@ from gbinet.formats.image import write_image
 from gbinet.fusion.consistency import reproject
 from gbinet.fusion.fuse import FusionConfig, fuse_views
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline.opening import has_poses
 from gbinet.pipeline.reconstruct import preset, run
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
+from gbinet.scenes import photos
 from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.kinds import recognise
 from gbinet.scenes.load import load_scene
 
 CONFIDENT = 0.8
@@ -130,7 +131,7 @@ def _share(values: torch.Tensor) -> float:
 
 def opened(folder: Path, out: Path) -> Scene:
     """The scene as a finished run left it."""
-    if has_poses(folder):
+    if recognise(folder) is not photos.KIND:
         return load_scene(folder, cache=out / "undistorted")
     return load_scene(out / "sfm", kind="colmap", cache=out / "undistorted")
 

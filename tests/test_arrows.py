@@ -58,7 +58,7 @@ PIXEL_WORDS = {"pixel", "pixels", "row", "rows", "column", "columns", "x", "y", 
 PIXEL_WORDS |= {"arange", "meshgrid", "mgrid", "indices", "nonzero", "width", "height"}
 BIN_WORDS = {"cell", "cells", "bins", "num_bins", "first_bin", "first_bins", "tolerance"}
 PIXELS_ELSEWHERE = {
-    "scenes/load.py": "the middle of an image as a share of its size",
+    "scenes/complete.py": "the middle of an image as a share of its size",
     "render/chance.py": "random bits to a number in (0, 1)",
     "render/outdoors.py": "columns of windows, and where a terrain is looked up",
     "render/paint.py": "patterns on a texture, which no camera took",

@@ -14,13 +14,13 @@ import torch
 from ball_scene import SceneMaker, true_depth
 
 from gbinet.cli.main import main
-from gbinet.cli.progress import StageBars
+from gbinet.cli.progress import StepBars
 from gbinet.formats.depth_files import write_depth
 from gbinet.formats.lock import locked
 from gbinet.formats.pfm import write_pfm
 from gbinet.model.gbinet import GBiNet
 from gbinet.pointcloud import PointCloud
-from gbinet.scenes.write import write_scene
+from gbinet.scenes.kinds import write_scene
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +135,12 @@ def test_sigterm_keeps_finished_maps_and_the_next_run_goes_on(
     scene, out = written(ball_scene, tmp_path / "scene", views=4), tmp_path / "out"
     command = ["depth", str(scene), "-o", str(out), "--weights", weights, "--views", "2", "--size", "64"]
 
-    def end_at_two(_: StageBars, stage: str, done: int, total: int, what: str) -> None:
+    def end_at_two(_: StepBars, stage: str, done: int, total: int, what: str) -> None:
         if done == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(StageBars, "__call__", end_at_two)
+        patched.setattr(StepBars, "__call__", end_at_two)
         assert main(command) == 143
     assert "stopped by SIGTERM. Finished work is kept" in capsys.readouterr().err
     assert len(list((out / "depth").glob("*.npz"))) == 2 and not list(out.rglob(".*"))

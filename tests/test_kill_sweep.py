@@ -16,7 +16,7 @@ from shifted_photos import shifted_photos
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.pointcloud import PointCloud
-from gbinet.scenes.write import write_scene
+from gbinet.scenes.kinds import write_scene
 
 SCRIPT = Path(__file__).with_name("killed_run.py")
 # Times of a run are in these; a database lays out its pages as it is written.

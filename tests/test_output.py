@@ -13,7 +13,7 @@ from gbinet.errors import GBiNetError, InputError
 from gbinet.inference.predictor import DepthConfig
 from gbinet.pipeline.output import is_output_folder, output_folder
 from gbinet.pipeline.reconstruct import ReconstructConfig, run
-from gbinet.scenes.write import write_scene
+from gbinet.scenes.kinds import write_scene
 
 CONFIG = ReconstructConfig(depth=DepthConfig(views=3))
 

@@ -18,7 +18,7 @@ from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, SourceView, View
-from gbinet.scenes.write import write_scene
+from gbinet.scenes.kinds import write_scene
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -16,7 +16,7 @@ from gbinet.formats.ply import read_ply, write_ply
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.scenes.load import load_scene
-from gbinet.scenes.write_mvsnet import write_mvsnet
+from gbinet.scenes.mvsnet import write
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[DepthM
     """An MVSNet folder, and beside it `result/depth/*.npz` as `gbinet reconstruct` leaves them."""
     folder = tmp_path_factory.mktemp("convert")
     scene, depth_maps = make_plane_scene(folder / "images")
-    write_mvsnet(scene, folder / "mvsnet")
+    write(scene, folder / "mvsnet")
     for number, depth_map in enumerate(depth_maps):
         write_depth(folder / "result" / "depth" / f"{number:08d}.npz", depth_map.depth, depth_map.confidence)
     return folder, depth_maps, scene

@@ -17,8 +17,8 @@ from gbinet.evaluation.depth_scene import find_pairs
 from gbinet.formats.depth_files import read_depth, read_depth_map, write_depth
 from gbinet.formats.made_by import FILE, maker_of
 from gbinet.scene import Scene
+from gbinet.scenes.kinds import write_scene
 from gbinet.scenes.load import load_scene
-from gbinet.scenes.write import write_scene
 
 MAKER = {"program": "gbinet", "gbinet": "0.1.0", "weights": "0123", "weights_file": "w.safetensors"}
 SUFFIXES = (".npz", ".npy", ".pfm", ".png", ".tif", ".bin")

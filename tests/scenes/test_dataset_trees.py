@@ -13,12 +13,12 @@ from exact_plane import HEIGHT, WIDTH, make_plane_scene
 
 from gbinet.depthmap import DepthMap
 from gbinet.formats.image import read_image, write_image
+from gbinet.formats.mvsnet import cam_text, pair_text
 from gbinet.formats.pfm import write_pfm
 from gbinet.scene import Scene, View
 from gbinet.scenes import blendedmvs, dtu
 from gbinet.scenes.batch import Batch
 from gbinet.scenes.dataset import MVSDataset, SampleConfig
-from gbinet.scenes.write_mvsnet import cam_text, pair_text
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def write_dtu(root: Path, scene: Scene, depth_maps: list[DepthMap], small: bool)
         write_image(depths / f"depth_visual_{number:04d}.png", mask[step // 2 :: step, step // 2 :: step])
         cams = root / "Cameras" / ("train" if small else "")
         write_text(cams / f"{number:08d}_cam.txt", cam_text(quarter(view) if small else view))
-    write_text(root / "Cameras" / "pair.txt", pair_text(scene))
+    write_text(root / "Cameras" / "pair.txt", pair_text(scene.views))
 
 
 def write_blended(root: Path, scene: Scene, depth_maps: list[DepthMap]) -> None:
@@ -60,7 +60,7 @@ def write_blended(root: Path, scene: Scene, depth_maps: list[DepthMap]) -> None:
         write_image(root / "blended_images" / f"{number:08d}.jpg", read_image(view.image_path))
         write_text(root / "cams" / f"{number:08d}_cam.txt", cam_text(view))
         write_pfm(root / "rendered_depth_maps" / f"{number:08d}.pfm", depth_map.depth.numpy())
-    write_text(root / "cams" / "pair.txt", pair_text(scene))
+    write_text(root / "cams" / "pair.txt", pair_text(scene.views))
 
 
 def colour_error(sample: Batch) -> float:

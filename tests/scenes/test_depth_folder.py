@@ -17,8 +17,8 @@ from gbinet.evaluation.depth_scene import find_pairs
 from gbinet.formats.depth_files import depth_files_in, write_depth
 from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder, place_of
+from gbinet.scenes.kinds import write_scene
 from gbinet.scenes.load import load_scene
-from gbinet.scenes.write import write_scene
 
 SceneMaker = Callable[..., Scene]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_scene import look_at, ring, tracks
+from test_neighbours import look_at, ring, tracks
 
 from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene

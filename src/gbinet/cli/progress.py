@@ -64,8 +64,8 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each", style="dim")
 
 
-class StageBars:
-    """`with StageBars() as bars: work(progress=bars)`; on no terminal, nothing is drawn."""
+class StepBars:
+    """`with StepBars() as bars: work(progress=bars)`; on no terminal, nothing is drawn."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -82,7 +82,7 @@ class StageBars:
         )
         self._tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> StageBars:
+    def __enter__(self) -> StepBars:
         self._bars.start()
         return self
 

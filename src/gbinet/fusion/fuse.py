@@ -22,7 +22,8 @@ from gbinet.fusion.consistency import agree, strips
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
 from gbinet.fusion.photometric import trusted
 from gbinet.pointcloud import PointCloud
-from gbinet.scene import Scene, View, visiting_order
+from gbinet.scene import Scene, View
+from gbinet.scenes.neighbours import visiting_order
 
 log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None]  # done, total, what

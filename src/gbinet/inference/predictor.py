@@ -35,8 +35,9 @@ from gbinet.inference.engine import Engine
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.finished import Finished
 from gbinet.model.gbinet import GBiNet
-from gbinet.scene import DepthRange, Scene, visiting_order
+from gbinet.scene import DepthRange, Scene
 from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.neighbours import visiting_order
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from gbinet.formats.depth_files import read_depth, write_depth
 from gbinet.formats.image import write_image
 from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline.opening import StageProgress
+from gbinet.pipeline.opening import StepProgress
 from gbinet.pipeline.reconstruct import ReconstructConfig, Reconstruction, run
 from gbinet.pointcloud import PointCloud
 from gbinet.render.chance import chance
@@ -26,8 +26,8 @@ from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render
 from gbinet.render.stage import look_at
 from gbinet.scene import DepthRange, Scene, View
+from gbinet.scenes.complete import completed
 from gbinet.scenes.depth_folder import DepthFolder
-from gbinet.scenes.load import completed
 
 _DISTANCE = 0.75  # metres from the cameras to the middle of the table
 
@@ -59,7 +59,7 @@ def run_demo(
     config: DemoConfig | None = None,
     *,
     device: str = "auto",
-    progress: StageProgress | None = None,
+    progress: StepProgress | None = None,
 ) -> DemoResult:
     """Render, reconstruct, compare; everything lies in `out`."""
     config = config or DemoConfig()
@@ -95,7 +95,7 @@ def figures(score: CloudScore, threshold: float) -> list[tuple[str, str]]:
     ]
 
 
-def render_scene(folder: Path, config: DemoConfig, progress: StageProgress | None = None) -> Scene:
+def render_scene(folder: Path, config: DemoConfig, progress: StepProgress | None = None) -> Scene:
     """Photos and true depth of a rendered table, written to a folder."""
     stage = make_scene(config.seed, kind="table")
     cameras = _arc(config)

@@ -18,7 +18,7 @@ from gbinet.fusion.mesh import Mesher, MeshKind, open3d
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline.opening import StageProgress, open_scene, stage_of
+from gbinet.pipeline.opening import StepProgress, open_scene, step_of
 from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
 from gbinet.pointcloud import PointCloud
@@ -79,7 +79,7 @@ def reconstruct(
     out: str | Path | None = None,
     config: ReconstructConfig | str = "balanced",
     *,
-    progress: StageProgress | None = None,
+    progress: StepProgress | None = None,
 ) -> PointCloud:
     """A cloud from a scene, a folder with poses, or a folder of bare photos.
 
@@ -99,7 +99,7 @@ def run(
     config: ReconstructConfig | str = "balanced",
     *,
     overwrite: bool = False,
-    progress: StageProgress | None = None,
+    progress: StepProgress | None = None,
     judge: Callable[[Path], Sequence[tuple[str, str]]] | None = None,
 ) -> Reconstruction:
     """Depth maps, cloud.ply, report.html and run.json in `out`; finished work there is kept.
@@ -116,7 +116,7 @@ def _run(
     out: Path,
     config: ReconstructConfig | str,
     overwrite: bool,
-    progress: StageProgress | None,
+    progress: StepProgress | None,
     judge: Callable[[Path], Sequence[tuple[str, str]]] | None,
 ) -> Reconstruction:
     began = time.perf_counter()
@@ -131,7 +131,7 @@ def _run(
         out / "depth",
         settings.depth,
         overwrite=overwrite,
-        progress=stage_of(progress, "depth"),
+        progress=step_of(progress, "depth"),
     )
     shown = ShownViews(found, DepthFolder(found, out / "depth"))
     if settings.mesh is not None:
@@ -143,7 +143,7 @@ def _run(
         out / "cloud.ply",
         settings.fusion,
         device=pick_device(settings.depth.device),
-        progress=stage_of(progress, "fusion"),
+        progress=step_of(progress, "fusion"),
         on_view=shown.add,
     )
     times = {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
@@ -190,8 +190,7 @@ def _extras(shown: ShownViews, out: Path, config: ReconstructConfig, notes: list
 
 def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Path:
     """The scene with its new depth maps (and cloud) as another program reads it, in out/export/<kind>."""
-    from gbinet.scenes.write import write_scene
-    from gbinet.scenes.write_nerfstudio import write_nerfstudio
+    from gbinet.scenes.kinds import write_scene, writers
 
     def maps() -> Iterator[tuple[View, DepthMap]]:
         for index, view in enumerate(scene.views):
@@ -199,9 +198,6 @@ def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Pa
             if found is not None:
                 yield view, found
 
-    folder = out / "export" / kind
-    if kind == "nerfstudio":
-        write_nerfstudio(scene, folder, maps(), PointCloud.load(out / "cloud.ply"))
-    else:
-        write_scene(scene, folder, "colmap-dense" if kind == "colmap" else kind, maps())
-    return folder
+    to = "colmap-dense" if kind == "colmap" else kind
+    cloud = PointCloud.load(out / "cloud.ply") if writers()[to].cloud else None
+    return write_scene(scene, out / "export" / kind, to, maps(), cloud)

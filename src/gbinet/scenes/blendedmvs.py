@@ -10,7 +10,8 @@ from pathlib import Path
 
 from gbinet.errors import InputError
 from gbinet.scene import Scene
-from gbinet.scenes.mvsnet import load_mvsnet
+from gbinet.scenes import mvsnet
+from gbinet.scenes.kind import Kind, Reading
 
 TRAINING_SAMPLES = 16_904  # as published; the counts per scene stand only in the pair.txt files themselves
 
@@ -68,9 +69,27 @@ def load_set(root: str | Path, split: str = "train") -> list[Scene]:
 
 
 def load_scan(root: str | Path, name: str) -> Scene:
-    return load_mvsnet(Path(root) / name, same_size=True)
+    return read(Path(root) / name, Reading(), same_size=True)
 
 
 def count_samples(scenes: list[Scene], min_sources: int = 1) -> int:
     """Views that can be a reference. Some have fewer than 10 source views; a few have none."""
     return sum(len(view.sources) >= min_sources for scene in scenes for view in scene.views)
+
+
+def recognise(folder: Path) -> bool:
+    return (folder / "blended_images").is_dir() and mvsnet.recognise(folder)
+
+
+def read(folder: Path, reading: Reading, same_size: bool = False) -> Scene:
+    return mvsnet.read(folder, reading, kind="blendedmvs", photos="blended_images", same_size=same_size)
+
+
+KIND = Kind(
+    "blendedmvs",
+    "BlendedMVS scene",
+    "blended_images, cams/*_cam.txt",
+    recognise,
+    read,
+    folders=("blended_images", *mvsnet.KIND.folders),
+)

@@ -9,9 +9,10 @@ Image numbers begin with 1, all other numbers with 0.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gbinet.camera import Camera
@@ -19,7 +20,8 @@ from gbinet.errors import InputError, SceneError
 from gbinet.formats.image import image_size
 from gbinet.formats.mvsnet import read_cam, read_pairs
 from gbinet.scene import DepthRange, Scene, SourceView, View
-from gbinet.scenes.mvsnet import cam_range, load_mvsnet
+from gbinet.scenes import mvsnet
+from gbinet.scenes.kind import Kind, Reading
 from gbinet.scenes.views import checked_camera
 
 # fmt: off
@@ -40,7 +42,7 @@ _SCAN_NAME = re.compile(r"scan(\d+)(_train)?")
 
 
 @dataclass(frozen=True)
-class Sample:
+class ScanSample:
     """One training sample: a reference view under one lighting."""
 
     scan: int
@@ -48,10 +50,10 @@ class Sample:
     view: int
 
 
-def samples(split: str = "train", lights: Iterable[int] = range(LIGHTS)) -> list[Sample]:
+def samples(split: str = "train", lights: Iterable[int] = range(LIGHTS)) -> list[ScanSample]:
     """All samples of a split as published: 79 scans x 49 views x 7 lightings = 27,097 for training."""
-    lights = tuple(lights)
-    return [Sample(scan, light, view) for scan in scans(split) for view in range(VIEWS) for light in lights]
+    every = itertools.product(scans(split), range(VIEWS), tuple(lights))
+    return [ScanSample(scan, light, view) for scan, view, light in every]
 
 
 def scans(split: str) -> tuple[int, ...]:
@@ -74,7 +76,7 @@ def load_scan(root: str | Path, scan: int, light: int = 3) -> Scene:
     root = Path(root)
     if is_training_set(root):
         return _scene(root, _read_rig(root), scan, light)
-    return replace(load_mvsnet(root / f"scan{scan}", same_size=True), kind="dtu")
+    return mvsnet.read(root / f"scan{scan}", Reading(), kind="dtu", same_size=True)
 
 
 def is_training_set(root: Path) -> bool:
@@ -90,11 +92,36 @@ def parse_scan_folder(folder: Path) -> tuple[Path, int] | None:
     return (root, int(match[1])) if is_training_set(root) else None
 
 
+def recognise(folder: Path) -> bool:
+    return parse_scan_folder(folder) is not None or is_training_set(folder)
+
+
+def read(folder: Path, reading: Reading) -> Scene:
+    if reading.images is not None:
+        raise SceneError("a scan of DTU's training set is its folder of photos: omit --images")
+    found = parse_scan_folder(folder)
+    if found is None:
+        raise SceneError(
+            f"{folder}: to load one scan of DTU's training set, give its folder of photos, e.g. "
+            f"{folder / 'Rectified_raw' / 'scan2'}"
+        )
+    return load_scan(*found)
+
+
+KIND = Kind(
+    "dtu",
+    "scan of DTU's training set",
+    "Rectified*/scan*, with Cameras/pair.txt above",
+    recognise,
+    read,
+)
+
+
 # ---- the training set --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Rig:
+class _Cameras:
     """What all scans share."""
 
     small: bool  # 640x512 instead of 1600x1200
@@ -103,7 +130,7 @@ class _Rig:
     sources: dict[int, tuple[SourceView, ...]]
 
 
-def _read_rig(root: Path) -> _Rig:
+def _read_rig(root: Path) -> _Cameras:
     small = not (root / "Rectified_raw").is_dir()
     cams = root / "Cameras" / "train" if small else root / "Cameras"
     pair_path = next(p for p in (root / "Cameras" / "pair.txt", cams / "pair.txt") if p.is_file())
@@ -117,12 +144,12 @@ def _read_rig(root: Path) -> _Rig:
         # The small set's cameras are made for its depth maps, a quarter of the images.
         made_for = (size[0] // 4, size[1] // 4) if small else size
         cameras[view] = checked_camera(path, cam.K, cam.cam_from_world, made_for).resized(*size)
-        ranges[view] = cam_range(cam)
+        ranges[view] = mvsnet.cam_range(cam)
     sources = {
         view: tuple(SourceView(index[n], score) for n, score in found if n in index and n != view)
         for view, found in pairs.items()
     }
-    return _Rig(small, cameras, ranges, sources)
+    return _Cameras(small, cameras, ranges, sources)
 
 
 def _image_size(root: Path, small: bool) -> tuple[int, int]:
@@ -134,7 +161,7 @@ def _image_size(root: Path, small: bool) -> tuple[int, int]:
     return image_size(first)
 
 
-def _scene(root: Path, rig: _Rig, scan: int, light: int) -> Scene:
+def _scene(root: Path, rig: _Cameras, scan: int, light: int) -> Scene:
     if not 0 <= light < LIGHTS:
         raise InputError(f"DTU has lightings 0 to {LIGHTS - 1}, not {light}")
     name = f"scan{scan}_train" if rig.small else f"scan{scan}"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gbinet.errors import SceneError
+from gbinet.errors import FormatError, SceneError
 from gbinet.formats.colmap import ColmapCamera
 from gbinet.formats.image import read_header
-from gbinet.names import distinct_stems
+from gbinet.names import distinct_stems, shown
 from gbinet.scene import View
+from gbinet.scenes.kind import Reading
 from gbinet.scenes.undistort import Photo, Undistorter
 from gbinet.scenes.views import checked_camera, turned_upright
 
@@ -30,7 +32,7 @@ class PosedPhoto:
     source: Path  # the file that says so, for messages
 
 
-def view_of(posed: PosedPhoto, undistorter: Undistorter, warnings: list[str]) -> View:
+def _view(posed: PosedPhoto, undistorter: Undistorter, warnings: list[str]) -> View:
     """The view of the image as read_image returns it: upright, without distortion.
 
     COLMAP and nerfstudio ignore EXIF orientation: their cameras belong to the pixels as stored. Where size
@@ -64,6 +66,37 @@ def view_of(posed: PosedPhoto, undistorter: Undistorter, warnings: list[str]) ->
         depth_scale=photo.depth_scale,
         original_path=None if photo.image == posed.photo.image else posed.photo.image,
     )
+
+
+def views_of(
+    model: Path,
+    paths: list[str],
+    posed: Callable[[int, str], PosedPhoto],
+    folder: Path,
+    reading: Reading,
+    warnings: list[str],
+) -> dict[int, View]:
+    """The views of the photos that a model file names, by their number there; a broken photo costs its view.
+
+    posed   gives the photo of a number and a name for its view
+    folder  of the scene: the cache of undistorted photos is there unless `reading` says otherwise
+    """
+    undistorter = Undistorter(folder, reading.cache)
+    views = {}
+    for index, (name, path) in enumerate(zip(unique_names(paths), paths, strict=True)):
+        try:
+            photo = posed(index, name)
+            if reading.progress is not None and photo.lens.distorted:
+                reading.progress(index, len(paths), "undistorting")
+            views[index] = _view(photo, undistorter, warnings)
+        except FormatError as error:
+            if error.path == model:
+                raise
+            warnings.append(f"left out {shown(path)}: {error}")
+    undistorter.remember()
+    if not views:
+        raise SceneError(f"{model}: none of its {len(paths)} images can be read; {warnings[0]}")
+    return views
 
 
 def _fitted(posed: PosedPhoto, size: tuple[int, int], warnings: list[str]) -> ColmapCamera:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.scene import DepthRange, SparsePoints, camera_batch, observations
+from gbinet.scene import DepthRange, SparsePoints
+from gbinet.scenes.neighbours import camera_batch, observations
 
 # ---- from measured depth -----------------------------------------------------------------------------------
 

@@ -11,17 +11,18 @@ from gbinet.formats.image import read_header
 from gbinet.formats.rgbd import read_intrinsics, read_poses
 from gbinet.names import shown
 from gbinet.scene import Scene, View
+from gbinet.scenes.kind import Kind, Reading
 from gbinet.scenes.views import MaskFinder, checked_camera, images_by_stem
 
 _DEPTH_SCALE = 0.001  # stored millimetres -> metres, the unit of the poses
 
 
-def is_rgbd(folder: Path) -> bool:
+def recognise(folder: Path) -> bool:
     return all((folder / name).exists() for name in ("images", "K.txt", "poses.txt"))
 
 
-def load_rgbd(folder: Path, *, images: Path | None = None, masks: Path | None = None) -> Scene:
-    images_at = images or folder / "images"
+def read(folder: Path, reading: Reading) -> Scene:
+    images_at = reading.images or folder / "images"
     photos = images_by_stem(images_at)
     K = read_intrinsics(folder / "K.txt")
     poses = read_poses(folder / "poses.txt")  # [V, 4, 4] world_from_cam
@@ -31,7 +32,7 @@ def load_rgbd(folder: Path, *, images: Path | None = None, masks: Path | None = 
             "there must be one line per image, in name order"
         )
     depths = images_by_stem(folder / "depth") if (folder / "depth").is_dir() else {}
-    finder = MaskFinder(folder, images_at, masks)
+    finder = MaskFinder(folder, images_at, reading.masks)
     views: list[View] = []
     warnings: list[str] = []
     for row, (stem, image) in enumerate(photos.items()):
@@ -56,3 +57,13 @@ def load_rgbd(folder: Path, *, images: Path | None = None, masks: Path | None = 
     if not views:
         raise SceneError(f"{folder}: no image has a usable pose")
     return Scene(folder.name, "rgbd", folder, tuple(views), warnings=tuple(warnings))
+
+
+KIND = Kind(
+    "rgbd",
+    "RGB-D folder",
+    "images, K.txt, poses.txt",
+    recognise,
+    read,
+    folders=("images", "depth", "masks", "mask"),
+)

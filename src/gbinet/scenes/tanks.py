@@ -12,7 +12,8 @@ from pathlib import Path
 
 from gbinet.errors import InputError, SceneError
 from gbinet.scene import Scene
-from gbinet.scenes.mvsnet import load_mvsnet
+from gbinet.scenes import mvsnet
+from gbinet.scenes.kind import Kind, Reading
 
 INTERMEDIATE = ("Family", "Francis", "Horse", "Lighthouse", "M60", "Panther", "Playground", "Train")
 ADVANCED = ("Auditorium", "Ballroom", "Courtroom", "Museum", "Palace", "Temple")
@@ -39,6 +40,25 @@ def load_scan(root: str | Path, name: str) -> Scene:
     folder = next((f for f in folders if f.is_dir()), None)
     if folder is None:
         raise SceneError(f"{root}: has no scene {name} (looked for {folders[0]} and {folders[1]})")
-    short = folder.parent / _ARCHIVE / f"cams_{name.lower()}"
-    scene = load_mvsnet(folder, cams=short if short.is_dir() else None, interval_scale=INTERVAL_SCALE)
-    return replace(scene, kind="tanks")
+    return read(folder, Reading())
+
+
+def recognise(folder: Path) -> bool:
+    return folder.name in INTERMEDIATE + ADVANCED and mvsnet.recognise(folder)
+
+
+def read(folder: Path, reading: Reading) -> Scene:
+    short = folder.parent / _ARCHIVE / f"cams_{folder.name.lower()}"
+    if reading.interval_scale is None:
+        reading = replace(reading, interval_scale=INTERVAL_SCALE)
+    return mvsnet.read(folder, reading, kind="tanks", cams=short if short.is_dir() else None)
+
+
+KIND = Kind(
+    "tanks",
+    "Tanks and Temples scene",
+    "a scene's name, e.g. Family, cams/*_cam.txt",
+    recognise,
+    read,
+    folders=mvsnet.KIND.folders,
+)

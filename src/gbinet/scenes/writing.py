@@ -1,22 +1,15 @@
-"""What all writers of scenes share: photos, masks and depth maps into a folder, under safe names."""
+"""What all writers of scenes share: photos and masks into a folder, under safe names."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-import numpy as np
-
-from gbinet.depthmap import DepthMap
-from gbinet.errors import InputError, SceneError
+from gbinet.errors import InputError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.image import read_header, read_image, read_mask, write_image
-from gbinet.scene import DepthRange, View
-
-Array = np.ndarray[Any, Any]
-DepthMaps = Iterable[tuple[View, DepthMap]]  # one at a time: all depth maps of a scene need not fit in memory
+from gbinet.scene import Scene, View
 
 
 def safe_name(view: View) -> str:
@@ -48,24 +41,11 @@ def copy_mask(view: View, target: Path) -> Path | None:
     return write_image(target, mask)
 
 
-def range_of(view: View) -> DepthRange:
-    if view.depth_range is None:
-        raise SceneError(f"view {view.name} has no depth range, which this format needs; give one")
-    return view.depth_range
-
-
-def pinhole_parameters(view: View) -> tuple[float, float, float, float]:
-    """fx, fy, cx, cy; formats that know only these cannot hold a skewed camera."""
-    K = view.camera.K.double()
-    if abs(float(K[0, 1])) > 1e-6 * float(K[0, 0]):
-        raise InputError(f"the camera of view {view.name} is skewed, which this format cannot express")
-    return float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2])
+def copy_images(scene: Scene, folder: Path) -> list[str]:
+    """Copy all photos into `folder/images`; their names below it."""
+    images = folder / "images"
+    return [copy_image(v, images, safe_name(v)).relative_to(images).as_posix() for v in scene.views]
 
 
 def index_by_name(views: Iterable[View]) -> dict[str, int]:
     return {view.name: index for index, view in enumerate(views)}
-
-
-def matrix_rows(matrix: Any) -> str:
-    """Rows of numbers that read back exactly."""
-    return "\n".join(" ".join(repr(float(value)) for value in row) for row in matrix.tolist())

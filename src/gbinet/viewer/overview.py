@@ -11,7 +11,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gbinet.errors import GBiNetError
 from gbinet.formats.image import read_image
-from gbinet.scene import Scene, View, coverage
+from gbinet.scene import Scene, View
+from gbinet.scenes.neighbours import coverage
 
 Array = NDArray[np.float64]
 Colour = tuple[int, int, int]

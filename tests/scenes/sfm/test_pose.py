@@ -13,20 +13,11 @@ from test_outcome import GOOD
 
 from gbinet.errors import GBiNetError, SceneError
 from gbinet.formats.fingerprint import Fingerprints
-from gbinet.pipeline.opening import has_poses
 from gbinet.scenes.load import load_scene
 from gbinet.scenes.sfm import pose_photos
 from gbinet.scenes.sfm.pose import VERSION
 
 pytest.importorskip("pycolmap")
-
-
-def test_photos_are_told_from_posed_scenes(tmp_path: Path) -> None:
-    shifted_photos(tmp_path / "photos", 2, 10)
-    assert not has_poses(tmp_path / "photos")
-    (tmp_path / "nothing").mkdir()
-    with pytest.raises(SceneError, match="is not a scene"):
-        has_poses(tmp_path / "nothing")
 
 
 def test_one_photo_is_not_enough(tmp_path: Path) -> None:

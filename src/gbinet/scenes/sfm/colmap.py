@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gbinet.scenes.kind import Progress
 from gbinet.scenes.sfm.cameras import InputPhoto
 from gbinet.scenes.sfm.matching import Pair, find_pairs
 from gbinet.scenes.sfm.outcome import absurd_photos
-
-Progress = Callable[[int, int, str], None]  # done, total, what
 
 _MAX_SIZE = 2000  # px, longer side for finding features: more costs time and adds little
 _SEED = 0

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.image import read_image, write_image
 from gbinet.formats.reading import read_json
 from gbinet.names import file_stem
-from gbinet.scenes.load import list_photos
+from gbinet.scenes.kind import Progress
+from gbinet.scenes.photos import list_photos
 from gbinet.scenes.sfm.cameras import CameraSharing, InputPhoto, camera_groups, input_photo
 from gbinet.scenes.sfm.colmap import find_features, find_models, match, numbered, quiet
 from gbinet.scenes.sfm.matching import plan
 from gbinet.scenes.sfm.outcome import ADVICE, Outcome, absurd_photos, listed, no_model, outcome_of
-
-Progress = Callable[[int, int, str], None]  # done, total, what
 
 _PHOTO_BYTES = 6 << 20  # of disk per photo: 2 MiB of features and matches, and as much again while they grow
 VERSION = 2  # of what this module does: results of another one are not taken over

@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 
 from gbinet.camera import Camera
 from gbinet.errors import InputError
-from gbinet.scene import (
-    DepthRange,
-    SourceView,
-    SparsePoints,
-    View,
-    coverage,
-    rank_by_geometry,
-    rank_by_tracks,
-)
+from gbinet.scene import DepthRange, SourceView, SparsePoints, View
+from gbinet.scenes.neighbours import coverage, rank_by_geometry, rank_by_tracks
 
 
 def look_at(centre: torch.Tensor, target: torch.Tensor, width: int = 200, height: int = 150) -> Camera:

@@ -12,7 +12,7 @@ from exact_plane import DISTANCE, NORMAL, plane_depth
 from gbinet.errors import InputError
 from gbinet.formats.colmap_array import read_colmap_array, write_colmap_array
 from gbinet.formats.ply import read_ply
-from gbinet.scenes.colmap_dense import write_workspace
+from gbinet.scenes.colmap import write_workspace
 
 pycolmap = pytest.importorskip("pycolmap")
 
