@@ -69,7 +69,7 @@ def test_a_new_kind_is_known_everywhere(
     there = load_scene(post, kind="signpost")
     assert [v.image_path for v in there.views] == [v.image_path for v in load_scene(scene).views]
     assert main(["info", str(post)]) == main(["info", str(post), "--kind", "signpost"]) == 0
-    assert "post: signpost" in capsys.readouterr().out
+    assert "scene: signpost" in capsys.readouterr().out
     assert main(["convert", str(post), str(tmp_path / "back"), "--to", "mvsnet"]) == 0
     assert load_scene(tmp_path / "back").kind == "mvsnet"
     assert kinds.is_scene_folder("post")

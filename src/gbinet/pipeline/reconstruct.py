@@ -125,6 +125,8 @@ def _run(
         open3d()  # missing, it is said now, not after hours
     found, notes, posed = open_scene(scene, out, settings, progress)
     network = model or GBiNet.from_pretrained()
+    least = settings.fusion.confidence_for({"min_confidence": network.min_confidence})
+    settings = replace(settings, fusion=replace(settings.fusion, min_confidence=least))
     depth_run = estimate_depths(
         found,
         network,

@@ -107,7 +107,7 @@ def _stages(
         valid={k: v.cpu().numpy() for k, v in prediction.valid.items()} if known else {},
         final=depth,
         confidence=confidence,
-        min_confidence=fusion.min_confidence,
+        min_confidence=fusion.confidence_for(written.made_by),
         consistent=fused.consistent.cpu().numpy(),
         truth=truth if known else None,
     )
