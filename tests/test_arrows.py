@@ -73,6 +73,10 @@ BINS_ELSEWHERE = {
 }
 
 
+# Classes whose names several files may use.
+SHARED_NAMES = {"DeformConv2d"}  # the layer, and the kernel of its gradient
+
+
 def test_every_room_has_a_place() -> None:
     rooms = {i.room for i in IMPORTS} - {"__init__"}
     assert rooms <= set(LEVEL), "a new room needs a level in house.py"
@@ -261,6 +265,16 @@ def test_corners_are_never_aligned() -> None:
     given = [(p, k) for p in files() for node, _ in calls(tree_of(p)) for k in node.keywords]
     wrong = [(p, k) for p, k in given if k.arg == "align_corners" and ast.unparse(k.value) != "False"]
     assert [f"{p.relative_to(SOURCE)}:{k.value.lineno}" for p, k in wrong] == []
+
+
+def test_a_class_has_its_name_for_itself() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in files():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.lstrip("_"), []).append(str(path.relative_to(SOURCE)))
+    shared = {name: at for name, at in homes.items() if len(at) > 1 and name not in SHARED_NAMES}
+    assert shared == {}
 
 
 def test_nothing_is_left_open() -> None:

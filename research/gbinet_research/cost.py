@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from gbinet.evaluation.report import write_json
+from gbinet.evaluation.scores import write_json
 from gbinet.inference.cost import Cost, measure, views_in_a_row
 from gbinet.inference.device import is_out_of_memory, pick_device
 from gbinet.model.gbinet import GBiNet

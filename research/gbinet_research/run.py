@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from gbinet.errors import FormatError, InputError
-from gbinet.evaluation.report import write_json
+from gbinet.evaluation.scores import write_json
 from gbinet.formats.reading import read_json
 from gbinet.inference.device import pick_device
 from gbinet.provenance import maker

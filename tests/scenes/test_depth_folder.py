@@ -16,7 +16,7 @@ from gbinet.errors import SceneError
 from gbinet.evaluation.depth_scene import find_pairs
 from gbinet.formats.depth_files import depth_files_in, write_depth
 from gbinet.scene import Scene
-from gbinet.scenes.depth_folder import DepthFolder, place_of
+from gbinet.scenes.depth_folder import DepthFolder, maps_folder
 from gbinet.scenes.kinds import write_scene
 from gbinet.scenes.load import load_scene
 
@@ -39,7 +39,7 @@ def test_depth_maps_are_found_under_the_names_that_convert_writes(
 ) -> None:
     scene = ball_scene(views=3)
     folder = exported(scene, tmp_path / "other", kind)
-    place = folder / "depths" if kind == "mvsnet" else place_of(folder)
+    place = folder / "depths" if kind == "mvsnet" else maps_folder(folder)
     if kind != "mvsnet":  # which renames its views
         maps = DepthFolder(scene, place)
         for index in range(3):
@@ -80,4 +80,4 @@ def test_ours_come_before_those_of_others_and_geometric_before_photometric(tmp_p
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(SceneError, match="no such folder"):
-        place_of(tmp_path / "nothing")
+        maps_folder(tmp_path / "nothing")

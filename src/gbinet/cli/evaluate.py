@@ -46,8 +46,8 @@ def cloud(
         device: Where to compute.
     """
     from gbinet.evaluation.cloud import compare_clouds, load_points, score_cloud
-    from gbinet.evaluation.report import (
-        Report,
+    from gbinet.evaluation.scores import (
+        ScoreSheet,
         Table,
         plot_fscore,
         plot_histogram,
@@ -80,7 +80,7 @@ def cloud(
     ]
     columns = [f"accuracy [{unit}]", f"completeness [{unit}]", f"overall [{unit}]"]
     figures = [score.accuracy, score.completeness, score.overall]
-    report = Report(
+    report = ScoreSheet(
         f"{prediction.name} against {truth.name}",
         Table(
             ["cloud", *columns, *(f"F at {t:g} {unit} [%]" for t in thresholds)],
@@ -122,7 +122,7 @@ def dtu(
         clouds_with_errors: Write clouds coloured by their error.
     """
     from gbinet.evaluation.dtu import TEST_SCANS, DTUProtocol, find_cloud, mean_score
-    from gbinet.evaluation.report import Report, Table, provenance
+    from gbinet.evaluation.scores import ScoreSheet, Table, provenance
 
     out = out or clouds / "evaluation"
     protocol = DTUProtocol(seed=seed)
@@ -137,7 +137,7 @@ def dtu(
     notes = ["Millimetres. The last row is the mean of the scans; its counts are sums."]
     if set(scores) != set(TEST_SCANS):
         notes.append(f"These are {len(scores)} scans, not the {len(TEST_SCANS)} of the published test set.")
-    report = Report(
+    report = ScoreSheet(
         "DTU point clouds",
         Table(["scan", *names], rows),
         settings={**asdict(protocol), "truth": str(truth)},
@@ -154,7 +154,7 @@ def _dtu_scan(
 ) -> DTUScore:
     from gbinet.evaluation.cloud import load_points
     from gbinet.evaluation.dtu import DTUScore, evaluate_scan, load_reference
-    from gbinet.evaluation.report import plain, plot_histogram, save_error_cloud, write_json
+    from gbinet.evaluation.scores import plain, plot_histogram, save_error_cloud, write_json
 
     stored = out / "scans" / f"scan{scan}.json"
     status = path.stat()
@@ -208,7 +208,7 @@ def eth3d(
     from gbinet.evaluation.cloud import load_points
     from gbinet.evaluation.eth3d import ETH3DProtocol, evaluate_scene, load_scans
     from gbinet.evaluation.plots import Curve, plot
-    from gbinet.evaluation.report import Report, Table, provenance, save_error_cloud
+    from gbinet.evaluation.scores import ScoreSheet, Table, provenance, save_error_cloud
 
     points = load_points(prediction)
     tolerances = tuple(sorted(tolerances))
@@ -234,7 +234,7 @@ def eth3d(
         top=1.0,
     )
     rows = [[t, 100 * score.accuracy[t], 100 * score.completeness[t], 100 * score.f1[t]] for t in tolerances]
-    report = Report(
+    report = ScoreSheet(
         f"{prediction.name}, ETH3D's measures",
         Table(["tolerance [m]", "accuracy [%]", "completeness [%]", "F1 [%]"], rows),
         settings={**asdict(ETH3DProtocol()), "scans": str(scans)},

@@ -47,7 +47,7 @@ def depth(
             and this folder is not read.
     """
     from gbinet.evaluation.depth_scene import mean_errors
-    from gbinet.evaluation.report import Report, Table, provenance
+    from gbinet.evaluation.scores import ScoreSheet, Table, provenance
 
     out = out or predictions / "evaluation"
     names = _scenes(predictions, out)
@@ -80,7 +80,7 @@ def depth(
         for sure in score.confident
     ]
     by_confidence = Table(["scene", "confidence above", "% of pixels", *within], confident)
-    report = Report(
+    report = ScoreSheet(
         f"Depth maps of {predictions.resolve().name}",
         Table(columns, rows),
         {"By confidence": by_confidence} if confident else {},
@@ -101,10 +101,10 @@ def depth(
 def _scenes(predictions: Path, out: Path) -> list[str]:
     """Names of the folders that hold depth maps; "" for the folder itself. Our own results are none."""
     from gbinet.formats.depth_files import SUFFIXES
-    from gbinet.scenes.depth_folder import place_of
+    from gbinet.scenes.depth_folder import maps_folder
 
     def holds_maps(folder: Path) -> bool:
-        return place_of(folder) != folder or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))
+        return maps_folder(folder) != folder or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))
 
     if not predictions.is_dir():
         raise SceneError(f"{predictions}: there is no such folder of depth maps")
@@ -135,7 +135,7 @@ def _depth_scene(
 ) -> tuple[SceneDepth, list[Path]]:
     from gbinet.evaluation.depth_scene import DepthEvaluation, find_pairs, read_pair
     from gbinet.evaluation.plots import Curve, plot
-    from gbinet.evaluation.report import save_error_map
+    from gbinet.evaluation.scores import save_error_map
 
     pairs = find_pairs(predictions, truth, *scales, images)
     evaluation = DepthEvaluation(thresholds)

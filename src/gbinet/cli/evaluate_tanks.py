@@ -39,7 +39,7 @@ def tanks(
         device: Where to compute.
     """
     from gbinet.evaluation.cloud import load_points
-    from gbinet.evaluation.report import Report, Table, plot_fscore, provenance, save_error_cloud
+    from gbinet.evaluation.scores import ScoreSheet, Table, plot_fscore, provenance, save_error_cloud
     from gbinet.evaluation.tanks import TAU, evaluate_scene, load_reference
 
     if clouds.is_file():
@@ -78,7 +78,7 @@ def tanks(
     rows = [_row(score.scene, [score]) for score in scores]
     if len(scores) > 1:
         rows.append(_row("mean", scores))
-    report = Report(
+    report = ScoreSheet(
         "Tanks and Temples, training scenes",
         Table(["scene", "precision [%]", "recall [%]", "F-score [%]", "points", "true points"], rows),
         settings={"truth": str(truth), "tau": {score.scene: score.tau for score in scores}},

@@ -45,7 +45,7 @@ def run(
     from gbinet.cli.say import say, say_notes
     from gbinet.inference.device import pick_device
     from gbinet.pipeline.output import is_output_folder, output_folder
-    from gbinet.scenes.depth_folder import DepthFolder, place_of
+    from gbinet.scenes.depth_folder import DepthFolder, maps_folder
     from gbinet.scenes.load import load_scene
 
     check_positive("--depth-scale", depth_scale)
@@ -56,7 +56,7 @@ def run(
     if as_folder:
         out = out / "cloud.ply"
     found = load_scene(scene, images=images, masks=masks, max_sources=max_sources)
-    maps = DepthFolder(found, None if depth is None else place_of(depth), depth_scale)
+    maps = DepthFolder(found, None if depth is None else maps_folder(depth), depth_scale)
     if not maps.known():
         where = depth if depth is not None else scene
         raise SceneError(f"{where}: no depth map is named like a view, e.g. {found.views[0].name}.npz")

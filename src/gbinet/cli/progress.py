@@ -87,11 +87,11 @@ class StepBars:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
 
-    def __call__(self, stage: str, done: int, total: int, what: str) -> None:
-        if stage not in self._tasks:
-            self._tasks[stage] = self._bars.add_task(_TITLES.get(stage, stage), total=total, what="")
-        self._bars.update(self._tasks[stage], completed=done, total=total, what=shown(what))
+    def __call__(self, step: str, done: int, total: int, what: str) -> None:
+        if step not in self._tasks:
+            self._tasks[step] = self._bars.add_task(_TITLES.get(step, step), total=total, what="")
+        self._bars.update(self._tasks[step], completed=done, total=total, what=shown(what))

@@ -97,13 +97,13 @@ def figures(score: CloudScore, threshold: float) -> list[tuple[str, str]]:
 
 def render_scene(folder: Path, config: DemoConfig, progress: StepProgress | None = None) -> Scene:
     """Photos and true depth of a rendered table, written to a folder."""
-    stage = make_scene(config.seed, kind="table")
+    made = make_scene(config.seed, kind="table")
     cameras = _arc(config)
     rng = chance(config.seed, "demo")
     views = []
     pictures = []
     for index in range(config.views):
-        shot = render(stage, cameras[index : index + 1])
+        shot = render(made, cameras[index : index + 1])
         pictures.append((shot.images, shot.depth[0]))
         if progress:
             progress("rendering", index + 1, config.views, "photos")

@@ -190,8 +190,8 @@ def _extras(shown: ShownViews, out: Path, config: ReconstructConfig, notes: list
     return tuple(written)
 
 
-def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Path:
-    """The scene with its new depth maps (and cloud) as another program reads it, in out/export/<kind>."""
+def export(scene: Scene, depths: DepthFolder, out: Path, program: ExportKind) -> Path:
+    """The scene with its new depth maps (and cloud) as another program reads it, in out/export/<program>."""
     from gbinet.scenes.kinds import write_scene, writers
 
     def maps() -> Iterator[tuple[View, DepthMap]]:
@@ -200,6 +200,6 @@ def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Pa
             if found is not None:
                 yield view, found
 
-    to = "colmap-dense" if kind == "colmap" else kind
+    to = "colmap-dense" if program == "colmap" else program
     cloud = PointCloud.load(out / "cloud.ply") if writers()[to].cloud else None
-    return write_scene(scene, out / "export" / kind, to, maps(), cloud)
+    return write_scene(scene, out / "export" / program, to, maps(), cloud)

@@ -38,7 +38,7 @@ from gbinet.scenes.undistort import Photo
 from gbinet.scenes.views import MaskFinder
 from gbinet.scenes.writing import copy_images, copy_mask, index_by_name
 
-_PLACES = ("sparse/0", "sparse", ".", "dense/sparse", "colmap/sparse/0", "dense/0/sparse")
+_MODEL_FOLDERS = ("sparse/0", "sparse", ".", "dense/sparse", "colmap/sparse/0", "dense/0/sparse")
 _TIES = 400  # points per depth map that tell COLMAP which views overlap, where the scene has no tracks
 
 
@@ -47,8 +47,8 @@ def recognise(folder: Path) -> bool:
 
 
 def model_folder(folder: Path) -> Path | None:
-    """Where the model lies: the first of the usual places."""
-    return next((folder / place for place in _PLACES if is_model(folder / place)), None)
+    """Where the model lies: the first of the usual folders."""
+    return next((folder / name for name in _MODEL_FOLDERS if is_model(folder / name)), None)
 
 
 # ---- reading -----------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def read(folder: Path, reading: Reading) -> Scene:
     warnings: list[str] = []
     model_at = model_folder(folder)
     if model_at is None:
-        raise SceneError(f"{folder}: holds no COLMAP model (looked in {', '.join(_PLACES)})")
+        raise SceneError(f"{folder}: holds no COLMAP model (looked in {', '.join(_MODEL_FOLDERS)})")
     others = [p.name for p in sorted(model_at.parent.glob("*/")) if p != model_at and is_model(p)]
     if model_at.name.isdigit() and others:
         warnings.append(
@@ -252,7 +252,7 @@ def _write_lines(path: Path, lines: list[str]) -> None:
 KIND = Kind(
     "colmap",
     "COLMAP model",
-    ", ".join(_PLACES[:2]),
+    ", ".join(_MODEL_FOLDERS[:2]),
     recognise,
     read,
     (

@@ -14,7 +14,7 @@ from gbinet.scene import Scene
 WORKSPACE = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
 
 
-def place_of(folder: str | Path) -> Path:
+def maps_folder(folder: str | Path) -> Path:
     """Where the depth maps of a folder lie: in an output of ours, in a workspace of COLMAP, or in itself."""
     folder = Path(folder)
     if not folder.is_dir():

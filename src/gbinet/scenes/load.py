@@ -63,10 +63,10 @@ def _without_predictions(scene: Scene) -> Scene:
     predicted = makers_of(view.depth_path for view in scene.views if view.depth_path is not None)
     if not predicted:
         return scene
-    places = sorted({str(path.parent) for path in predicted})
+    folders = sorted({str(path.parent) for path in predicted})
     views = tuple(replace(v, depth_path=None) if v.depth_path in predicted else v for v in scene.views)
     note = (
-        f"{len(predicted)} depth maps in {', '.join(places)} are predictions of gbinet, not true depth, and "
+        f"{len(predicted)} depth maps in {', '.join(folders)} are predictions of gbinet, not true depth, and "
         "are not read as such; to fuse or convert them, name their folder with --depth"
     )
     return replace(scene, views=views, warnings=(*scene.warnings, note))

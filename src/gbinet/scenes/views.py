@@ -83,10 +83,10 @@ class MaskFinder:
     def __init__(self, root: Path, images: Path, given: Path | None) -> None:
         if given is not None and not given.is_dir():
             raise SceneError(f"{given}: there is no such folder of masks")
-        places = [given] if given else [*(root / name for name in MASKS), images.parent / "masks"]
+        folders = [given] if given else [*(root / name for name in MASKS), images.parent / "masks"]
         self.images = images
         # A set of names per folder: asking the file system for every spelling of every image is slow.
-        self.names = {place: _names_below(place) for place in dict.fromkeys(places) if place.is_dir()}
+        self.names = {folder: _names_below(folder) for folder in dict.fromkeys(folders) if folder.is_dir()}
         beside = set() if given else _names_below(images)
         self.beside = {name for name in beside if is_mask_name(Path(name))}
 
@@ -98,10 +98,10 @@ class MaskFinder:
         # COLMAP appends .png to the whole name; others keep the name, or only the stem.
         spellings = [f"{relative.as_posix()}.png", relative.as_posix()]
         spellings += [f"{stem}{tail}" for tail in (".png", ".jpg", ".jpeg", "_mask.png", ".mask.png")]
-        for place, names in self.names.items():
+        for folder, names in self.names.items():
             for name in spellings:
                 if name in names:
-                    return place / name
+                    return folder / name
         for tail in ("_mask.png", ".mask.png", "_mask.jpg"):
             if f"{stem}{tail}" in self.beside:
                 return self.images / f"{stem}{tail}"

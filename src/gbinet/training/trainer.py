@@ -34,7 +34,7 @@ MARGIN_SECONDS = 3.0  # kept free at the end of a command for the checkpoint
 
 
 @dataclass(frozen=True)
-class Report:
+class TrainStatus:
     """What a progress line shows."""
 
     step: int
@@ -63,7 +63,7 @@ def train(
     resume: bool = False,
     stream: Stream | None = None,
     validation: Sequence[Batch] | None = None,
-    report: Callable[[Report], None] | None = None,
+    report: Callable[[TrainStatus], None] | None = None,
     network: type[GBiNet] = GBiNet,
     loss: LossOfStage = stage_loss,
 ) -> TrainResult:
@@ -126,7 +126,7 @@ class Trainer:
         resume: bool,
         stream: Stream | None,
         validation: Sequence[Batch] | None,
-        report: Callable[[Report], None] | None,
+        report: Callable[[TrainStatus], None] | None,
         *,
         network: type[GBiNet] = GBiNet,
         loss: LossOfStage = stage_loss,
@@ -274,7 +274,7 @@ class Trainer:
             note = f"{int(health['skipped'])} bad batches skipped so far" if health["skipped"] else ""
             if self.runner.failure and not note:
                 note = f"steps run without a CUDA graph: {self.runner.failure}"
-            self.report(Report(progress.step, fraction, rate, self._left(fraction), loss, valid, note))
+            self.report(TrainStatus(progress.step, fraction, rate, self._left(fraction), loss, valid, note))
 
     def _left(self, fraction: float) -> float:
         """Seconds that this command will still run, as far as it can be told."""
@@ -331,7 +331,7 @@ class Trainer:
     def _tell(self, text: str) -> None:
         if self.report is not None:
             fraction = self.fraction() if self.processes.count == 1 else 0.0
-            self.report(Report(self.progress.step, fraction, 0.0, self._left(fraction), 0.0, 0.0, text))
+            self.report(TrainStatus(self.progress.step, fraction, 0.0, self._left(fraction), 0.0, 0.0, text))
 
 
 class _Window:

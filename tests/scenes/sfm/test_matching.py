@@ -24,7 +24,7 @@ from gbinet.scenes.sfm.matching import (
 
 def photos(places: list[tuple[float, float, float] | None], stem: str = "img") -> list[InputPhoto]:
     return [
-        InputPhoto(Path(), f"{stem}{i * 7 % 1000}.jpg", (4, 3), Exif(place=place))
+        InputPhoto(Path(), f"{stem}{i * 7 % 1000}.jpg", (4, 3), Exif(gps=place))
         for i, place in enumerate(places)
     ]
 

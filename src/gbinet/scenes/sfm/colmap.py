@@ -71,12 +71,12 @@ def find_features(
 
 
 def match(
-    pycolmap: Any, database: Path, photos: Sequence[InputPhoto], kind: str, progress: Progress | None
+    pycolmap: Any, database: Path, photos: Sequence[InputPhoto], how: str, progress: Progress | None
 ) -> list[Pair]:
     """Compare photos in pairs. What is in the database already is not compared again."""
     if progress:
         progress(0, 1, f"comparing {len(photos)} photos")
-    pairs = find_pairs(pycolmap, database, database.parent, photos, kind)
+    pairs = find_pairs(pycolmap, database, database.parent, photos, how)
     names = [numbered(index, photo) for index, photo in enumerate(photos)]
     verification = pycolmap.TwoViewGeometryOptions()
     verification.ransac.random_seed = _SEED

@@ -28,7 +28,7 @@ _FEATURES = 262_144  # it is learned from
 
 def plan(photos: Sequence[InputPhoto]) -> str:
     """How the photos are compared: 'all', 'space', 'sequence' or 'looks'."""
-    placed = sum(photo.exif.place is not None for photo in photos)
+    placed = sum(photo.exif.gps is not None for photo in photos)
     if len(photos) <= _FEW_PLACED:
         return "all"
     if placed >= 0.9 * len(photos) and _spread(photos) > 5:
@@ -54,10 +54,10 @@ def all_pairs(count: int) -> list[Pair]:
 
 def pairs_in_space(photos: Sequence[InputPhoto]) -> list[Pair]:
     """Each photo with its nearest neighbours; photos without a place with all others."""
-    place = positions(photos)  # [N, 2], nan where unknown
+    spots = positions(photos)  # [N, 2], nan where unknown
     pairs: set[Pair] = set()
-    for index, own in enumerate(place):
-        distance = np.linalg.norm(place - own, axis=1)
+    for index, own in enumerate(spots):
+        distance = np.linalg.norm(spots - own, axis=1)
         nearest = np.argsort(np.where(np.isnan(distance), -1.0, distance), kind="stable")
         unknown = int(np.isnan(distance).sum())
         pairs |= _with(index, nearest[: unknown + _NEIGHBOURS + 1])
@@ -100,13 +100,13 @@ def pairs_by_looks(pycolmap: Any, database: Path, folder: Path, similar: int) ->
 
 
 def find_pairs(
-    pycolmap: Any, database: Path, folder: Path, photos: Sequence[InputPhoto], kind: str
+    pycolmap: Any, database: Path, folder: Path, photos: Sequence[InputPhoto], how: str
 ) -> list[Pair]:
-    if kind == "all":
+    if how == "all":
         return all_pairs(len(photos))
-    if kind == "space":
+    if how == "space":
         return pairs_in_space(photos)
-    if kind == "sequence":
+    if how == "sequence":
         near = pairs_in_sequence([photo.name for photo in photos])
         return sorted({*near, *pairs_by_looks(pycolmap, database, folder, _LOOPS)})
     return pairs_by_looks(pycolmap, database, folder, _SIMILAR)
@@ -118,7 +118,7 @@ def positions(photos: Sequence[InputPhoto]) -> NDArray[np.float64]:
     Heights are left out: GPS is far worse at them.
     """
     nowhere = (math.nan,) * 3
-    degrees = np.array([(p.exif.place or nowhere)[1::-1] for p in photos])  # [N, 2] longitude, latitude
+    degrees = np.array([(p.exif.gps or nowhere)[1::-1] for p in photos])  # [N, 2] longitude, latitude
     known = degrees[~np.isnan(degrees[:, 0])]
     if len(known) == 0:
         return degrees
@@ -131,9 +131,9 @@ def positions(photos: Sequence[InputPhoto]) -> NDArray[np.float64]:
 
 def _spread(photos: Sequence[InputPhoto]) -> float:
     """Metres: half of the known places lie within this of their middle. Indoors, GPS says one for all."""
-    place = positions(photos)
-    place = place[~np.isnan(place[:, 0])]
-    return float(np.median(np.linalg.norm(place - np.median(place, axis=0), axis=1)))
+    spots = positions(photos)
+    spots = spots[~np.isnan(spots[:, 0])]
+    return float(np.median(np.linalg.norm(spots - np.median(spots, axis=0), axis=1)))
 
 
 def _with(index: int, others: NDArray[np.int64]) -> set[Pair]:

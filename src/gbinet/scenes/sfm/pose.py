@@ -136,8 +136,8 @@ def _reconstructed(
         cameras = [[number[n] for n in group] for group in camera_groups(photos, camera)]
         find_features(pycolmap, database, images, cameras, progress)
         times.append(time.perf_counter())
-        kind = plan(photos)
-        pairs = match(pycolmap, database, photos, kind, progress)
+        how = plan(photos)
+        pairs = match(pycolmap, database, photos, how, progress)
         times.append(time.perf_counter())
         models, fixed_focal = find_models(pycolmap, database, images, len(photos), progress)
         times.append(time.perf_counter())
@@ -159,7 +159,7 @@ def _reconstructed(
         points=best.num_points3D(),
         error=float(best.compute_mean_reprojection_error()),
         cameras=outcome_of(best),
-        compared=kind,
+        compared=how,
         pairs=len(pairs),
         others=tuple(tuple(sorted({name[n] for n in _names(other)} - placed)) for other in others),
         unsound=left_out,

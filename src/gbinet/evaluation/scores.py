@@ -48,7 +48,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Report:
+class ScoreSheet:
     """Tables and what belongs to them."""
 
     title: str
@@ -61,7 +61,7 @@ class Report:
     pictures: Sequence[Path] = ()  # shown in the Markdown
 
 
-def write_report(folder: str | Path, report: Report, name: str = "scores") -> tuple[Path, Path]:
+def write_scores(folder: str | Path, report: ScoreSheet, name: str = "scores") -> tuple[Path, Path]:
     """Write `<name>.json` and `<name>.md`."""
     folder = Path(folder)
     content = {
@@ -100,7 +100,7 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, str | int | bool | None) else str(value)
 
 
-def _write_markdown(path: Path, report: Report) -> Path:
+def _write_markdown(path: Path, report: ScoreSheet) -> Path:
     lines = [f"# {shown(report.title)}", ""]
     made_by = makers([report.prediction, report.details])
     lines += [f"Made by {in_words(one)}." for one in made_by]
@@ -165,8 +165,8 @@ def provenance(path: str | Path) -> dict[str, object]:
     found: dict[str, object] = {"path": str(path)}
     folder = path if path.is_dir() else path.parent
     for name in RECORDS:
-        for place in (folder, folder / "depth", folder.parent):
-            record = place / name
+        for where in (folder, folder / "depth", folder.parent):
+            record = where / name
             if is_file(record):
                 try:
                     found[record.stem] = read_json(record)
