@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,7 +76,7 @@ def memory(
 
 
 def _show(costs: list[Cost], device: str, out: Path | None) -> None:
-    from gbinet.formats.atomic import atomic_path
+    from gbinet.formats.atomic import write_json
     from gbinet.inference.device import pick_device
 
     where = pick_device(device)
@@ -94,9 +93,7 @@ def _show(costs: list[Cost], device: str, out: Path | None) -> None:
     Console().print(table)
     if out is not None:
         content = {"device": str(where), "memory": measure, "costs": [asdict(cost) for cost in costs]}
-        with atomic_path(out) as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
-        say(f"figures in {out}")
+        say(f"figures in {write_json(out, content)}")
 
 
 run = {"speed": speed, "memory": memory}

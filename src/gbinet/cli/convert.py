@@ -114,9 +114,9 @@ def _convert_scene(
 
 def _depth_maps(scene: Scene, folder: Path | None, scale: float) -> DepthFolder:
     """The depth maps to take along: those of a folder, or those that the scene has."""
-    from gbinet.scenes.depth_folder import DepthFolder, maps_folder
+    from gbinet.scenes.depth_folder import DepthFolder
 
-    maps = DepthFolder(scene, None if folder is None else maps_folder(folder), scale)
+    maps = DepthFolder.of(scene, folder, scale)
     if folder is not None and not maps.known():
         raise SceneError(f"{maps.folder}: no depth map is named like a view, e.g. {scene.views[0].name}.npz")
     return maps

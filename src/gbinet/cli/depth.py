@@ -9,6 +9,8 @@ from typing import Annotated
 import tyro
 
 from gbinet.cli.options import NetworkFlags, NetworkOptions
+from gbinet.cli.progress import StepBars
+from gbinet.cli.say import say, say_notes
 from gbinet.scene import DepthRange
 from gbinet.scenes.sfm.cameras import CameraSharing
 
@@ -43,13 +45,11 @@ def run(
         stages_report: Also write stages/<view>.png for six views: depth, valid pixels and confidence of every
             stage, what the filters keep, the fused cloud.
     """
-    from gbinet.cli.progress import StepBars
-    from gbinet.cli.say import say, say_notes
     from gbinet.inference.predictor import DepthConfig, estimate_depths
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline.opening import open_scene
     from gbinet.pipeline.output import output_folder
-    from gbinet.pipeline.reconstruct import ReconstructConfig
+    from gbinet.pipeline.reconstruct import ReconstructConfig, failures
     from gbinet.pipeline.record import duration
 
     limits = None if depth_range is None else DepthRange(*depth_range)
@@ -64,13 +64,13 @@ def run(
         if stages_report:
             from gbinet.pipeline.stages_report import write_stages_report
 
-            shown = partial(bars, "stages")
-            write_stages_report(found, model, out / "depth", out / "stages", config, progress=shown)
-    failures = [f"view {name} was left out: {reason}" for name, reason in result.failed.items()]
+            write_stages_report(
+                found, model, out / "depth", out / "stages", config, progress=partial(bars, "stages")
+            )
     if posed is not None:
         say(posed.summary())
-    say_notes([*notes, *found.warnings, *result.warnings, *failures])
-    done, time = len(result.computed) + len(result.kept), duration(result.seconds)
-    say(f"{done} depth maps ({len(result.kept)} were there already) in {time}: {out / 'depth'}")
+    say_notes([*notes, *found.warnings, *result.warnings, *failures(result)])
+    done, kept = len(result.computed) + len(result.kept), f"{len(result.kept)} were there already"
+    say(f"{done} depth maps ({kept}) in {duration(result.seconds)}: {out / 'depth'}")
     if stages_report:
         say(f"every stage of some views, and the fused cloud: {out / 'stages'}")

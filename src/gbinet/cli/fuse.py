@@ -10,6 +10,8 @@ from typing import Annotated
 import tyro
 
 from gbinet.cli.options import FusionFlags, FusionOptions, MeshFlags, MeshOptions
+from gbinet.cli.progress import StepBars
+from gbinet.cli.say import say, say_notes
 from gbinet.errors import SceneError, check_positive
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher
@@ -41,11 +43,9 @@ def run(
         masks: Folder of masks named like the photos; black is ignored.
         device: auto, cpu, cuda, cuda:1, mps.
     """
-    from gbinet.cli.progress import StepBars
-    from gbinet.cli.say import say, say_notes
     from gbinet.inference.device import pick_device
     from gbinet.pipeline.output import is_output_folder, output_folder
-    from gbinet.scenes.depth_folder import DepthFolder, maps_folder
+    from gbinet.scenes.depth_folder import DepthFolder
     from gbinet.scenes.load import load_scene
 
     check_positive("--depth-scale", depth_scale)
@@ -56,23 +56,18 @@ def run(
     if as_folder:
         out = out / "cloud.ply"
     found = load_scene(scene, images=images, masks=masks, max_sources=max_sources)
-    maps = DepthFolder(found, None if depth is None else maps_folder(depth), depth_scale)
+    maps = DepthFolder.of(found, depth, depth_scale)
     if not maps.known():
-        where = depth if depth is not None else scene
-        raise SceneError(f"{where}: no depth map is named like a view, e.g. {found.views[0].name}.npz")
+        raise SceneError(
+            f"{depth or scene}: no depth map is named like a view, e.g. {found.views[0].name}.npz"
+        )
     mesher = None if mesh.mesh is None else Mesher(found, maps, mesh.mesh, config, mesh.mesh_voxel)
     # A file in some folder is nobody else's business; in an output folder, other runs may be at work.
     whole = as_folder or is_output_folder(out.parent)
     with output_folder(out.parent) if whole else nullcontext(), StepBars() as bars:
-        result = fuse(
-            found,
-            maps,
-            out,
-            config,
-            device=pick_device(device),
-            progress=partial(bars, "fusion"),
-            on_view=mesher.add if mesher else None,
-        )
+        on_view = None if mesher is None else mesher.add
+        shown = partial(bars, "fusion")
+        result = fuse(found, maps, out, config, device=pick_device(device), progress=shown, on_view=on_view)
     say_notes([*found.warnings, *result.warnings])
     if mesher is not None:
         say(f"also: {mesher.write(out, out.with_name(f'{out.stem}_mesh.ply'))}")

@@ -18,6 +18,8 @@ from gbinet.cli.options import (
     SceneFlags,
     SceneOptions,
 )
+from gbinet.cli.progress import StepBars
+from gbinet.cli.say import say, say_notes
 from gbinet.pipeline.reconstruct import ExportKind
 from gbinet.scenes.sfm.cameras import CameraSharing
 
@@ -49,8 +51,6 @@ def run(
         export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, into out/export.
         overwrite: Replace depth maps in the output folder that were made with other settings.
     """
-    from gbinet.cli.progress import StepBars
-    from gbinet.cli.say import say, say_notes
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline import reconstruct as pipeline
     from gbinet.pipeline.record import duration

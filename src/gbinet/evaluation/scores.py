@@ -17,7 +17,7 @@ from gbinet.errors import FormatError
 from gbinet.evaluation.cloud import CloudDistances, harmonic_mean, share_below
 from gbinet.evaluation.nearest import Points
 from gbinet.evaluation.plots import Curve, Floats, error_colours, plot
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_text
 from gbinet.formats.image import write_image
 from gbinet.formats.ply import write_ply
 from gbinet.formats.reading import is_file, read_json
@@ -80,9 +80,7 @@ def write_scores(folder: str | Path, report: ScoreSheet, name: str = "scores") -
 
 def write_json(path: Path, content: object) -> Path:
     """Valid JSON always: NaN and infinity become null."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
-    return path
+    return write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
 def plain(value: Any) -> Any:
@@ -117,9 +115,7 @@ def _write_markdown(path: Path, report: ScoreSheet) -> Path:
         lines += [f"## {title}", "", table.markdown(), ""]
     for picture in report.pictures:
         lines += [f"![{shown(picture.stem)}]({quote(bytes(picture.relative_to(path.parent)))})", ""]
-    with atomic_path(path) as temporary:
-        temporary.write_text("\n".join(lines), encoding="utf-8")
-    return path
+    return write_text(path, "\n".join(lines))
 
 
 def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:

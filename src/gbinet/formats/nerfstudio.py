@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gbinet.errors import FormatError, InputError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_text
 from gbinet.formats.colmap import MAX_SIDE, ColmapCamera, make_camera, pinhole_parameters
 from gbinet.formats.reading import read_json
 from gbinet.scene import View
@@ -193,5 +193,4 @@ def write_transforms(path: Path, frames: list[dict[str, Any]], ply_file_path: st
     contents["frames"] = frames
     if ply_file_path is not None:
         contents["ply_file_path"] = ply_file_path
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(contents, indent=1, allow_nan=False))
+    write_text(path, json.dumps(contents, indent=1, allow_nan=False))

@@ -153,7 +153,7 @@ def _run(
         times = {"poses": posed.outcome.total_seconds, **times}
     notes += shown.doubts()
     extras = _extras(shown, out, settings, notes)
-    warnings = (*notes, *found.warnings, *depth_run.warnings, *_failures(depth_run), *result.warnings)
+    warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
     figures = judge(out / "cloud.ply") if judge else ()
     seconds = time.perf_counter() - began
     record = record_of(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
@@ -173,7 +173,7 @@ def preset(name: str) -> ReconstructConfig:
     return PRESETS[name]
 
 
-def _failures(depth_run: DepthRun) -> list[str]:
+def failures(depth_run: DepthRun) -> list[str]:
     return [f"view {name} was left out: {reason}" for name, reason in depth_run.failed.items()]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gbinet.depthmap import DepthMap
 from gbinet.errors import SceneError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_text
 from gbinet.formats.colmap import (
     ColmapCamera,
     ColmapImage,
@@ -245,8 +245,7 @@ def _tie_points(scene: Scene, fused: list[int], ties: list[Tensor]) -> SparsePoi
 
 
 def _write_lines(path: Path, lines: list[str]) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in lines))
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 KIND = Kind(

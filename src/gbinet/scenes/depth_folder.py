@@ -34,6 +34,11 @@ class DepthFolder:
         self.folder = folder if folder is not None or own else scene.root / WORKSPACE
         self.scale = scale  # a stored value times this is the depth
 
+    @classmethod
+    def of(cls, scene: Scene, given: Path | None, scale: float = 1.0) -> DepthFolder:
+        """The maps in what a user gives: a folder of them, an output of ours or a workspace of COLMAP."""
+        return cls(scene, None if given is None else maps_folder(given), scale)
+
     def path(self, index: int) -> Path:
         """Where our own depth map of a view belongs."""
         assert self.folder is not None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gbinet.errors import FormatError, InputError, SceneError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_text
 from gbinet.formats.depth_files import write_depth
 from gbinet.formats.image import ImageHeader, read_header
 from gbinet.formats.mvsnet import CamFile, cam_text, pair_text, read_cam, read_pairs
@@ -156,18 +156,13 @@ def write(scene: Scene, folder: Path, depth_maps: DepthMaps = (), cloud: PointCl
     for number, view in enumerate(scene.views):
         copy_image(view, folder / "images", f"{number:08d}")
         copy_mask(view, folder / "masks" / f"{number:08d}.png")
-        _write_text(folder / "cams" / f"{number:08d}_cam.txt", cam_text(view))
-    _write_text(folder / "pair.txt", pair_text(scene.views))
+        write_text(folder / "cams" / f"{number:08d}_cam.txt", cam_text(view))
+    write_text(folder / "pair.txt", pair_text(scene.views))
     numbers = index_by_name(scene.views)
     for view, depth_map in depth_maps:
         path = folder / "depths" / f"{numbers[view.name]:08d}.pfm"
         write_depth(path, depth_map.depth, made_by=depth_map.made_by)
     return folder
-
-
-def _write_text(path: Path, text: str) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text(text)
 
 
 KIND = Kind(

@@ -17,7 +17,7 @@ from gbinet.scenes.kind import Kind, Reading
 
 INTERMEDIATE = ("Family", "Francis", "Horse", "Lighthouse", "M60", "Panther", "Playground", "Train")
 ADVANCED = ("Auditorium", "Ballroom", "Courtroom", "Museum", "Palace", "Temple")
-SPLITS = {"intermediate": INTERMEDIATE, "advanced": ADVANCED}
+SPLITS = {"intermediate": INTERMEDIATE, "advanced": ADVANCED, "both": INTERMEDIATE + ADVANCED}
 
 _ARCHIVE = "short_range_caemeras_for_mvsnet"  # spelt so by its authors
 INTERVAL_SCALE = 1.0  # short-range cameras give `near interval`, for 256 planes
@@ -44,7 +44,7 @@ def load_scan(root: str | Path, name: str) -> Scene:
 
 
 def recognise(folder: Path) -> bool:
-    return folder.name in INTERMEDIATE + ADVANCED and mvsnet.recognise(folder)
+    return folder.name in SPLITS["both"] and mvsnet.recognise(folder)
 
 
 def read(folder: Path, reading: Reading) -> Scene:

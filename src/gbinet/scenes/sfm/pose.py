@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gbinet.errors import FormatError, GBiNetError, SceneError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import atomic_path, write_json, write_text
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.image import read_image, write_image
 from gbinet.formats.reading import read_json
@@ -115,8 +115,7 @@ def pose_photos(
         outcome,
     )
     content = {**state, **{key: getattr(result, key) for key in _LISTS}, "outcome": outcome.to_dict()}
-    with atomic_path(out / "sfm.json") as temporary:  # last: whoever finds it finds the model too
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
+    write_json(out / "sfm.json", content)  # last: whoever finds it finds the model too
     return result
 
 
@@ -235,16 +234,14 @@ def _start(photos: list[InputPhoto], out: Path, state: dict[str, Any]) -> None:
     """Folders of photos, and a database: that of an interrupted run over the same photos is taken up."""
     (out / "sfm.json").unlink(missing_ok=True)  # the model that it describes is about to be replaced
     _remove_links(out)
-    with atomic_path(out / "begun.json") as temporary:  # before the links: the next run finds them
-        temporary.write_text(json.dumps(state, indent=2) + "\n")
+    write_json(out / "begun.json", state)  # before the links: the next run finds them
     _collect(photos, out)
     _check_space(out, len(photos))
     begun = out / "database.json"
     if not begun.is_file() or begun.read_text() != json.dumps(state):
         for name in ("database.db", "database.db-wal", "database.db-shm", "database.db-journal"):
             (out / name).unlink(missing_ok=True)
-        with atomic_path(begun) as temporary:
-            temporary.write_text(json.dumps(state))
+        write_text(begun, json.dumps(state))
 
 
 def _remove_links(out: Path) -> None:
