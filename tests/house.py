@@ -18,7 +18,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 # Every room by level: a module may import what lies on a lower level, and its own room.
 LEVELS: list[set[str]] = [
-    {"names"},
+    {"names", "progress"},
     {"errors"},
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
     {"formats"},

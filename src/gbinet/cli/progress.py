@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -21,10 +21,11 @@ from rich.progress import (
 from rich.text import Text
 
 from gbinet.names import shown
+from gbinet.progress import Progress as ProgressCall
 
 
 @contextmanager
-def progress_bar(label: str = "") -> Iterator[Callable[[int, int, str], None]]:
+def progress_bar(label: str = "") -> Iterator[ProgressCall]:
     """Yields `progress(done, total, what)`; each `what` has a bar of its own, gone when the block ends."""
     columns = (
         TextColumn("{task.description}", markup=False),

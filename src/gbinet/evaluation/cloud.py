@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from gbinet.errors import InputError
-from gbinet.evaluation.nearest import Points, Progress, nearest_distances, thin
+from gbinet.evaluation.nearest import Points, nearest_distances, thin
 from gbinet.formats.ply import read_ply
+from gbinet.progress import Progress
 
 
 def load_points(path: str | Path) -> Points:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from gbinet.errors import InputError, SceneError
 from gbinet.evaluation.cloud import CloudDistances, checked, load_points, mean_and_median
-from gbinet.evaluation.nearest import Points, Progress, nearest_distances, thin
+from gbinet.evaluation.nearest import Points, nearest_distances, thin
 from gbinet.formats.dtu import ObservedVolume, read_observed_volume, read_plane
+from gbinet.progress import Progress
 
 
 @dataclass(frozen=True)

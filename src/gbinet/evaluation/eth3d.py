@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from gbinet.errors import GBiNetError, InputError
 from gbinet.evaluation.align import transformed
 from gbinet.evaluation.cloud import cells_of, checked, harmonic_mean, load_points
-from gbinet.evaluation.nearest import Points, Progress, nearest_distances
+from gbinet.evaluation.nearest import Points, nearest_distances
 from gbinet.formats.meshlab import read_meshlab
+from gbinet.progress import Progress
 
 TOLERANCES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # metres
 GRID_SHIFTS = (0.0, 0.5)  # voxels

@@ -29,10 +29,11 @@ from gbinet.evaluation.cloud import (
     share_below,
     voxel_means,
 )
-from gbinet.evaluation.nearest import Points, Progress
+from gbinet.evaluation.nearest import Points
 from gbinet.formats.atomic import atomic_path, write_text
 from gbinet.formats.ply import read_ply
 from gbinet.formats.tanks import CropVolume, read_crop, read_log, read_mapping, read_matrix
+from gbinet.progress import Progress
 from gbinet.scenes.tanks import scenes as split_scenes
 
 # Threshold of each scene with public truth, metres.

@@ -30,12 +30,12 @@ from gbinet.fusion.consistency import agree, strips
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
 from gbinet.fusion.photometric import trusted
 from gbinet.pointcloud import PointCloud
+from gbinet.progress import Progress
 from gbinet.scene import Scene, View
 from gbinet.scenes.neighbours import visiting_order
 
 log = logging.getLogger(__name__)
 MIN_CONFIDENCE = 0.1  # of depth maps whose weights say nothing else
-Progress = Callable[[int, int, str], None]  # done, total, what
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from gbinet.formats.depth_files import read_depth, write_depth
 from gbinet.formats.image import write_image
 from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline.opening import StepProgress
 from gbinet.pipeline.reconstruct import ReconstructConfig, Reconstruction, run
 from gbinet.pointcloud import PointCloud
+from gbinet.progress import StepProgress
 from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene
 from gbinet.render.sensor import SensorConfig, expose

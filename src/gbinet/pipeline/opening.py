@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,16 +9,14 @@ from typing import Protocol
 
 from gbinet.errors import InputError, SceneError
 from gbinet.inference.predictor import DepthConfig
+from gbinet.progress import Progress, StepProgress
 from gbinet.scene import Scene
 from gbinet.scenes import photos
-from gbinet.scenes.kind import Progress
 from gbinet.scenes.kinds import recognise, why_not
 from gbinet.scenes.load import load_scene
 from gbinet.scenes.photos import list_photos
 from gbinet.scenes.sfm.cameras import CameraSharing
 from gbinet.scenes.sfm.pose import PosedPhotos, pose_photos
-
-StepProgress = Callable[[str, int, int, str], None]  # step of a run, done, total, what
 
 
 class Opening(Protocol):

@@ -18,10 +18,11 @@ from gbinet.fusion.mesh import Mesher, MeshKind, open3d
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline.opening import StepProgress, open_scene, step_of
+from gbinet.pipeline.opening import open_scene, step_of
 from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
 from gbinet.pointcloud import PointCloud
+from gbinet.progress import StepProgress
 from gbinet.scene import Scene, View
 from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.scenes.sfm.cameras import CameraSharing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from gbinet.fusion.fuse import FusedView, FusionConfig, fuse
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, working_size
 from gbinet.model.gbinet import GBiNet
+from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
 from gbinet.scenes.dataset import MVSDataset, SampleConfig
 from gbinet.scenes.depth_folder import DepthFolder
@@ -22,7 +22,6 @@ from gbinet.viewer.splat import splat
 from gbinet.viewer.stages import Pixels, ViewStages, write_sheet
 
 VIEWS = 6  # views that get a sheet, spread over the scene
-Progress = Callable[[int, int, str], None]  # done, total, what
 
 
 def write_stages_report(

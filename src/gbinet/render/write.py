@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from gbinet.formats.image import write_image
 from gbinet.formats.mvsnet import cam_text, pair_text
 from gbinet.formats.pfm import write_pfm
 from gbinet.formats.reading import read_json
+from gbinet.progress import Progress
 from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import chance
 from gbinet.render.compose import KINDS, make_scene
@@ -31,7 +31,6 @@ LAYOUTS = {
     "mvsnet": ("images", "cams", "depths", "pair.txt"),
     "blendedmvs": ("blended_images", "cams", "rendered_depth_maps", "cams/pair.txt"),
 }
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)

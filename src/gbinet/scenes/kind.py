@@ -12,9 +12,9 @@ from typing import Literal, Protocol
 
 from gbinet.depthmap import DepthMap
 from gbinet.pointcloud import PointCloud
+from gbinet.progress import Progress
 from gbinet.scene import Scene, View
 
-Progress = Callable[[int, int, str], None]  # done, total, what
 DepthMaps = Iterable[tuple[View, DepthMap]]  # one at a time: all depth maps of a scene need not fit in memory
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from gbinet.errors import SceneError
 from gbinet.formats.made_by import makers_of
+from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
 from gbinet.scenes.complete import completed
-from gbinet.scenes.kind import Progress, Reading
+from gbinet.scenes.kind import Reading
 from gbinet.scenes.kinds import kind_named, recognise, why_not
 
 

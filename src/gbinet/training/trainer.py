@@ -18,7 +18,7 @@ from gbinet.errors import InputError, WeightsError
 from gbinet.model.gbinet import GBiNet
 from gbinet.scenes.batch import Batch
 from gbinet.training import checkpoint
-from gbinet.training.checkpoint import Progress
+from gbinet.training.checkpoint import TrainProgress
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes, connect, synchronise_batch_norm
 from gbinet.training.graph import StepRunner
@@ -51,7 +51,7 @@ class TrainResult:
     """Where a run stands after a command."""
 
     out: Path
-    progress: Progress
+    progress: TrainProgress
     validation: Validation | None  # the last one
     finished: bool  # the whole run, not only this command
 
@@ -146,7 +146,7 @@ class Trainer:
         to_channels_last(self.model)
         self.optimiser = Optimiser(self.model, config, processes)
         self.runner = StepRunner(self.model, self.optimiser)
-        self.progress = Progress()
+        self.progress = TrainProgress()
         if resume:
             state = checkpoint.newest(out)
             checkpoint.check_same_run(state, config)

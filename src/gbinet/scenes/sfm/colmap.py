@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gbinet.scenes.kind import Progress
+from gbinet.progress import Progress
 from gbinet.scenes.sfm.cameras import InputPhoto
 from gbinet.scenes.sfm.matching import Pair, find_pairs
 from gbinet.scenes.sfm.outcome import absurd_photos

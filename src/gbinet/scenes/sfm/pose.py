@@ -16,7 +16,7 @@ from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.image import read_image, write_image
 from gbinet.formats.reading import read_json
 from gbinet.names import file_stem
-from gbinet.scenes.kind import Progress
+from gbinet.progress import Progress
 from gbinet.scenes.photos import list_photos
 from gbinet.scenes.sfm.cameras import CameraSharing, InputPhoto, camera_groups, input_photo
 from gbinet.scenes.sfm.colmap import find_features, find_models, match, numbered, quiet
