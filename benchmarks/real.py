@@ -38,7 +38,6 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.reconstruct import preset, run
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
-from gbinet.scenes import photos
 from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.scenes.kinds import recognise
 from gbinet.scenes.load import load_scene
@@ -131,7 +130,7 @@ def _share(values: torch.Tensor) -> float:
 
 def opened(folder: Path, out: Path) -> Scene:
     """The scene as a finished run left it."""
-    if recognise(folder) is not photos.KIND:
+    if (kind := recognise(folder)) is not None and kind.posed:
         return load_scene(folder, cache=out / "undistorted")
     return load_scene(out / "sfm", kind="colmap", cache=out / "undistorted")
 

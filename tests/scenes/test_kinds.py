@@ -43,7 +43,13 @@ def write(scene: Scene, folder: Path, depth_maps: DepthMaps = (), cloud: PointCl
 
 
 SIGNPOST = Kind(
-    "signpost", "signpost", "signpost.json", recognise, read, (Writer("signpost", write),), ("post",)
+    "signpost",
+    "signpost",
+    "signpost.json",
+    recognise,
+    read,
+    (Writer("signpost", write),),
+    folders=("post",),
 )
 
 
@@ -99,7 +105,7 @@ def test_recognising_is_a_question_with_an_answer(tmp_path: Path) -> None:
     assert horse is not None and horse.name == "tanks"
     photos = folders.mvsnet(tmp_path / "photos") / "images"
     bare = kinds.recognise(photos)
-    assert bare is not None and bare.name == "photos"
+    assert bare is not None and bare.name == "photos" and not bare.posed
     with pytest.raises(SceneError, match="photos without camera poses"):
         load_scene(photos)
 
@@ -117,5 +123,7 @@ def test_the_pages_list_every_kind_and_every_format() -> None:
         cells = [line.split("|")[1] for line in part.splitlines() if line.startswith("|")]
         return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
-    assert first_cells("scenes.md", "## Shapes of folders") == set(kinds.readable())
+    assert first_cells("scenes.md", "## Shapes of folders") == {
+        kind.name for kind in kinds.KINDS if kind.read
+    }
     assert first_cells("formats.md", "## Converting") - {"--to"} == set(kinds.writers())

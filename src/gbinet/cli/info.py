@@ -38,26 +38,26 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from gbinet.scenes import photos
     from gbinet.scenes.kinds import recognise
+    from gbinet.scenes.photos import list_photos
 
     console = Console(soft_wrap=False)
-    if kind is None and recognise(folder) is photos.KIND:
-        console.print(_photo_table(folder, photos.list_photos(folder)))
+    if kind is None and (found := recognise(folder)) is not None and not found.posed:
+        console.print(_photo_table(folder, list_photos(folder)))
         console.print("These photos have no camera poses. `gbinet reconstruct` finds them first.")
         if picture is not None:
             console.print("No picture was written: it would show the cameras.")
         return
-    found = scene.load(folder, kind)
-    console.print(_summary(found))
-    console.print(_views(found, None if all else _ROWS))
-    for warning in found.warnings:
+    loaded = scene.load(folder, kind)
+    console.print(_summary(loaded))
+    console.print(_views(loaded, None if all else _ROWS))
+    for warning in loaded.warnings:
         console.print(Text.assemble(("warning: ", "yellow"), shown(warning)))
     if picture is not None:
         from gbinet.formats.image import write_image
         from gbinet.viewer.overview import draw_overview
 
-        say(f"picture in {write_image(picture, draw_overview(found))}")
+        say(f"picture in {write_image(picture, draw_overview(loaded))}")
 
 
 def _photo_table(folder: Path, photos: list[Path]) -> Table:

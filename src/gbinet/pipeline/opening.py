@@ -11,7 +11,6 @@ from gbinet.errors import InputError, SceneError
 from gbinet.inference.predictor import DepthConfig
 from gbinet.progress import Progress, StepProgress
 from gbinet.scene import Scene
-from gbinet.scenes import photos
 from gbinet.scenes.kinds import recognise, why_not
 from gbinet.scenes.load import load_scene
 from gbinet.scenes.photos import list_photos
@@ -54,7 +53,7 @@ def open_scene(
         cache=out / "undistorted",
         progress=step_of(progress, "reading"),
     )
-    if kind is not None and kind is not photos.KIND:
+    if kind is not None and kind.posed:
         if config.camera is not None:
             notes.append(f"--camera {config.camera} changes nothing here: the scene has its cameras already")
         return load(folder, images=config.images), notes, None
@@ -64,7 +63,7 @@ def open_scene(
         )
     posed = pose_photos(folder, out / "sfm", step_of(progress, "poses"), config.camera)
     scene = load(posed.folder, kind="colmap")
-    return replace(scene, name=folder.resolve().name, kind=photos.KIND.name), posed.warnings(), posed
+    return replace(scene, name=folder.resolve().name, kind="photos"), posed.warnings(), posed
 
 
 def step_of(progress: StepProgress | None, name: str) -> Progress | None:

@@ -53,4 +53,5 @@ class Kind:
     recognise: Callable[[Path], bool] = lambda folder: False
     read: Callable[[Path, Reading], Scene] | None = None
     writers: tuple[Writer, ...] = ()
+    posed: bool = True  # its folders say where the cameras were
     folders: tuple[str, ...] = ()  # patterns for the names of folders in it that are read

@@ -37,7 +37,7 @@ def why_not(folder: Path) -> str:
 
 def readable() -> dict[str, Kind]:
     """Kinds by name, as `--kind` takes them."""
-    return {kind.name: kind for kind in KINDS if kind.read is not None}
+    return {kind.name: kind for kind in KINDS if kind.read is not None and kind.posed}
 
 
 def writers() -> dict[str, Writer]:

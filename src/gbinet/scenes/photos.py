@@ -40,4 +40,12 @@ def read(folder: Path, reading: Reading) -> Scene:
     )
 
 
-KIND = Kind("photos", "bare photos", "in the folder or in images/", recognise, read, folders=("images",))
+KIND = Kind(
+    "photos",
+    "bare photos",
+    "in the folder or in images/",
+    recognise,
+    read,
+    posed=False,
+    folders=("images",),
+)
