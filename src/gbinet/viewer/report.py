@@ -131,7 +131,7 @@ def _cloud_section(cloud: PointCloud, scene: Scene) -> str:
     return (
         '<h2>Cloud</h2><p class="note">Drag to turn, scroll to zoom, shift-drag to move. '
         f"{len(cloud):,} of the points are drawn here; cloud.ply has them all.</p>"
-        f'<div class="stage">{canvas}{message}{page.controls(most)}</div>'
+        f'<div class="viewport">{canvas}{message}{page.controls(most)}</div>'
         f'<h2>From several sides</h2><div class="sides">{shown}</div>'
     )
 
