@@ -22,7 +22,7 @@ from _common import report
 from torch import Tensor
 
 from gbinet.inference.cost import views_in_a_row
-from gbinet.inference.engine import Engine
+from gbinet.inference.prepare import prepare
 from gbinet.model import cost_volume, layers
 from gbinet.model.gbinet import GBiNet
 from gbinet.model.regulariser import Regulariser
@@ -66,7 +66,7 @@ def main() -> None:
     width, height = (int(n) for n in given.size.split("x"))
     torch.manual_seed(0)
     model = GBiNet("gbinet").eval()
-    engine = Engine(model, "cpu")
+    engine = prepare(model, "cpu")
     inputs = views_in_a_row(given.views, width, height, torch.device("cpu"))
 
     def run(net: GBiNet) -> tuple[tuple[float, float], Tensor]:

@@ -1,4 +1,4 @@
-"""The engine on a CPU is the plain network: folded, one view encoded at a time, the same numbers."""
+"""A network made ready on a CPU is the plain network: folded, one view encoded at a time, the same numbers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gbinet import ops
 from gbinet.errors import InputError
-from gbinet.inference.engine import Engine
-from gbinet.inference.fold import fold_batch_norms
+from gbinet.inference.prepare import fold_batch_norms, is_packed, prepare
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 
@@ -43,30 +43,35 @@ def test_folding_leaves_the_original_alone_and_has_no_norms_left() -> None:
     assert not any(p.requires_grad for p in folded.parameters())
 
 
-def test_the_engine_gives_the_networks_depth() -> None:
+def test_it_is_the_same_network_and_gives_the_same_depth() -> None:
     model = formula_network()
-    found, expected = answer(Engine(model, "cpu")), answer(model)
+    ready = prepare(model, "cpu")
+    assert type(ready) is GBiNet and ready.ready and not model.ready and not is_packed(ready)
+    found, expected = answer(ready), answer(model)
     assert (found.depth == expected.depth).float().mean() > 0.995
     difference = (found.confidence - expected.confidence).abs()
     assert (difference < 1e-3).float().mean() > 0.995
 
 
-def test_an_engine_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="save the network it was made from"):
-        Engine(formula_network(), "cpu").save(tmp_path / "w.safetensors")
+def test_it_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="save the one it was made from"):
+        prepare(formula_network(), "cpu").save(tmp_path / "w.safetensors")
 
 
-def test_more_groups_than_the_fused_kernel_takes() -> None:
+def test_more_groups_than_the_kernel_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = GBiNet(GBiNetConfig(groups=(32, 32, 16, 8))).eval()
-    engine = Engine(model, "cpu")
-    assert [packed is None for packed in engine.packed_view_weights] == [True, True, False, False]
-    assert (answer(engine).depth == answer(model).depth).float().mean() > 0.995
+    monkeypatch.setattr(ops, "usable", lambda *tensors: True)
+    ready = prepare(model, "cpu")
+    monkeypatch.undo()
+    assert is_packed(ready)
+    assert [weight.packed is None for weight in ready.view_weights] == [True, True, False, False]
+    assert (answer(ready).depth == answer(model).depth).float().mean() > 0.995  # as kernels do not serve
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_engine_runs_in_half_precision(dtype: torch.dtype) -> None:
-    result = answer(Engine(formula_network(), "cpu", dtype))
+def test_it_runs_in_half_precision(dtype: torch.dtype) -> None:
+    result = answer(prepare(formula_network(), "cpu", dtype))
     assert torch.isfinite(result.depth).all() and torch.isfinite(result.confidence).all()
     exact = answer(formula_network())
     assert ((result.depth - exact.depth).abs() < 0.5).float().mean() > 0.5  # of a range of 4

@@ -1,13 +1,14 @@
-"""The whole engine on its kernels finds the depth that the plain network finds."""
+"""A network made ready, on the kernels, finds the depth that the plain network finds."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from gbinet import kernels
+from gbinet import ops
 from gbinet.camera import Camera
-from gbinet.inference.engine import Engine
+from gbinet.inference.graphs import Replaying
+from gbinet.inference.prepare import fold_batch_norms, is_packed, prepare
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet, SearchResult
 from gbinet.model.search import SearchState
@@ -65,6 +66,41 @@ def agree(found: SearchResult, expected: SearchResult, share: float) -> None:
     assert ((found.confidence - expected.confidence).abs() < 1e-3).float().mean() > share
 
 
+def packed(module: torch.nn.Module) -> torch.nn.Module:
+    for layer in module.modules():
+        if hasattr(layer, "pack"):
+            layer.pack()
+    return module
+
+
+def test_same_logits_at_an_odd_size(monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device) -> None:
+    torch.manual_seed(0)
+    plain = fold_batch_norms(GBiNet()).regularisers[3].to(kernel_device)
+    for parameter in plain.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    volume = torch.randn(1, 4, 2, 9, 14).to(kernel_device)
+    with torch.no_grad():
+        expected = plain(volume)
+        monkeypatch.setattr(ops, "usable", lambda *tensors: True)  # the interpreter serves CPU tensors
+        result = packed(plain)(volume)
+    assert result.shape == expected.shape == (1, 2, 9, 14)
+    torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_same_features(monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device) -> None:
+    torch.manual_seed(0)
+    plain = fold_batch_norms(GBiNet()).encoder.to(kernel_device)
+    for parameter in plain.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    images = torch.rand(1, 3, 16, 24).to(kernel_device)
+    with torch.no_grad():
+        expected = plain(images)
+        monkeypatch.setattr(ops, "usable", lambda *tensors: True)
+        result = packed(plain)(images)
+    for own, reference in zip(result, expected, strict=True):
+        torch.testing.assert_close(own, reference, rtol=1e-3, atol=1e-3 * float(reference.abs().max()))
+
+
 @pytest.mark.parametrize("config", [PLAIN, REFINED, CHOOSING], ids=["plain", "refined", "choosing"])
 def test_same_depth_and_confidence(
     config: GBiNetConfig, monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device
@@ -75,8 +111,10 @@ def test_same_depth_and_confidence(
     with torch.inference_mode():
         expected = model(*inputs)
         before = inputs[0].clone()
-        monkeypatch.setattr(kernels, "usable", lambda *tensors: True)  # the interpreter serves CPU tensors
-        found = Engine(model, kernel_device, torch.float32)(*inputs)
+        monkeypatch.setattr(ops, "usable", lambda *tensors: True)  # the interpreter serves CPU tensors
+        ready = prepare(model, kernel_device, torch.float32)
+        found = ready(*inputs)
+    assert is_packed(ready)
     agree(found, expected, 0.98)
     assert isinstance(found.state, SearchState) and isinstance(expected.state, SearchState)
     assert (found.state.cell == expected.state.cell).float().mean() > 0.98
@@ -86,7 +124,8 @@ def test_same_depth_and_confidence(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_graphs_replay_the_same_numbers(kernel_device: torch.device) -> None:
     model = network().to(kernel_device)
-    plain, recorded = Engine(model, kernel_device), Engine(model, kernel_device, graphs=2)
+    plain = prepare(model, kernel_device)
+    recorded = Replaying(plain, 2)
     images, cameras, ends = views(3, 64, 96, kernel_device)
     with torch.inference_mode():
         for seed in range(4):  # the first is computed, the second recorded
@@ -111,7 +150,8 @@ def test_graphs_replay_the_same_numbers(kernel_device: torch.device) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_graphs_that_share_memory_do_not_disturb_each_other(kernel_device: torch.device) -> None:
     model = network().to(kernel_device)
-    plain, recorded = Engine(model, kernel_device), Engine(model, kernel_device, graphs=3)
+    plain = prepare(model, kernel_device)
+    recorded = Replaying(plain, 3)
     kinds = [(8, 64), (16, 64), (8, 72)]  # bins of stage 1, height; the first two read the same inputs
     given = {height: views(3, height, 96, kernel_device) for height in (64, 72)}
     with torch.inference_mode():

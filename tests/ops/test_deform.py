@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gbinet.model.deform import DeformConv2d, deform_conv2d
+from gbinet.model.layers import DeformConv2d
+from gbinet.ops.deform import deform_conv2d
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**31))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gbinet.errors import InputError
 from gbinet.model.config import GBiNetConfig
-from gbinet.model.smoothing import disc, smoothed
+from gbinet.ops.smooth import disc, smoothed
 
 
 def plane(slope_y: float, slope_x: float, height: int = 17, width: int = 23) -> Tensor:

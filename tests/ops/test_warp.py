@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.model.warp import source_positions, sources_from_reference, warp, warp_correlation
+from gbinet.model.geometry import sources_from_reference
+from gbinet.ops.warp import at_scale, source_positions, warp, warp_correlation
 
 
 def two_cameras(seed: int, width: int = 9, height: int = 7) -> Camera:
@@ -73,10 +74,8 @@ def test_correlation_equals_a_count_pixel_by_pixel(seed: int, scale: float, grou
     reference = torch.randn(4, 7, 9, generator=g)
     source = torch.randn(4, 7, 9, generator=g)
     depth = 1 + 5 * torch.rand(3, 7, 9, generator=g)
-    matrices, offsets = sources_from_reference(cameras, scale)
-    found = warp_correlation(
-        reference[None], source[None], matrices[:, 0], offsets[:, 0], depth[None], groups
-    )
+    transform = at_scale(sources_from_reference(cameras), round(1 / scale))[:, 0]
+    found = warp_correlation(reference[None], source[None], transform, depth[None], groups)
     arrays = [t.double().numpy() for t in (reference, source)]
     expected = correlate_slowly(*arrays, cameras, depth.double().numpy(), groups, scale)
     torch.testing.assert_close(found[0].double(), torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
@@ -88,8 +87,8 @@ def test_positions_are_projections(seed: int) -> None:
     """The fused matrices say the same as unprojecting and projecting with the cameras."""
     cameras = two_cameras(seed)
     depth = 1 + 4 * torch.rand(1, 2, 7, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    matrices, offsets = sources_from_reference(cameras)
-    found = source_positions(matrices[:, 0], offsets[:, 0], depth)  # [1, 2, 7, 9, 2]
+    transform = sources_from_reference(cameras)[:, 0]
+    found = source_positions(transform, depth)  # [1, 2, 7, 9, 2]
     pixels = cameras.pixel_grid().reshape(-1, 2)
     for d in range(2):
         world = cameras[0, 0].unproject(pixels, depth[0, d].flatten())
@@ -106,8 +105,8 @@ def test_an_identity_warp_returns_the_map(scale: float, dtype: torch.dtype, devi
     cameras = Camera.stack([camera, camera])[None].to(device)
     features = torch.randn(1, 5, round(48 * scale), round(64 * scale)).to(device, dtype)
     depth = 1 + torch.rand(1, 3, *features.shape[-2:], device=device)
-    matrices, offsets = sources_from_reference(cameras, scale)
-    warped = warp(features, matrices[:, 0], offsets[:, 0], depth)
+    transform = at_scale(sources_from_reference(cameras), round(1 / scale))[:, 0]
+    warped = warp(features, transform, depth)
     assert warped.dtype == dtype
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2
     expected = features[:, :, None].expand_as(warped)
@@ -120,8 +119,8 @@ def test_a_shift_by_whole_pixels_shifts_the_map_and_zero_comes_in() -> None:
     pose[1, 0, 3] = 0.4  # at depth 2: 10 * 0.4 / 2 = 2 pixels to the right in the source
     cameras = Camera(K.expand(2, 3, 3), pose, 8, 6)[None]
     features = torch.randn(1, 3, 6, 8)
-    matrices, offsets = sources_from_reference(cameras)
-    warped = warp(features, matrices[:, 0], offsets[:, 0], torch.full((1, 1, 6, 8), 2.0))[:, :, 0]
+    transform = sources_from_reference(cameras)[:, 0]
+    warped = warp(features, transform, torch.full((1, 1, 6, 8), 2.0))[:, :, 0]
     torch.testing.assert_close(warped[..., :6], features[..., 2:], rtol=1e-5, atol=1e-5)
     assert not warped[..., 6:].any()
 
@@ -130,9 +129,9 @@ def test_points_behind_the_source_count_as_outside() -> None:
     pose = torch.eye(4).repeat(2, 1, 1)
     pose[1, 2, 3] = -3.0  # the source stands three units further on
     cameras = Camera(torch.eye(3).expand(2, 3, 3), pose, 4, 4)[None]
-    matrices, offsets = sources_from_reference(cameras)
+    transform = sources_from_reference(cameras)[:, 0]
     for depth in (1.0, 3.0):  # behind it, and on its image plane
-        warped = warp(torch.ones(1, 2, 4, 4), matrices[:, 0], offsets[:, 0], torch.full((1, 1, 4, 4), depth))
+        warped = warp(torch.ones(1, 2, 4, 4), transform, torch.full((1, 1, 4, 4), depth))
         assert not warped.any()
 
 
@@ -144,10 +143,10 @@ def test_coordinates_keep_float32_whatever_the_features_are(dtype: torch.dtype) 
     pose[1, 0, 3] = 0.0137
     K = torch.tensor([[900.0, 0, width / 2], [0, 900.0, 2], [0, 0, 1]])
     cameras = Camera(K.expand(2, 3, 3), pose, width, 4)[None]
-    matrices, offsets = sources_from_reference(cameras)
+    transform = sources_from_reference(cameras)[:, 0]
     depth = torch.full((1, 1, 4, width), 3.3)
-    exact = warp(ramp.double(), matrices[:, 0], offsets[:, 0], depth.double())
-    found = warp(ramp.to(dtype), matrices[:, 0], offsets[:, 0], depth)
+    exact = warp(ramp.double(), transform, depth.double())
+    found = warp(ramp.to(dtype), transform, depth)
     error = (found.double() - exact)[..., 10:-10].abs().max()
     assert error < 2 * torch.finfo(dtype).eps
 
@@ -159,12 +158,11 @@ def gradients_are_right(function: Callable[..., Any], *inputs: Tensor) -> bool:
 def test_gradients_of_warp_and_correlation() -> None:
     g = torch.Generator().manual_seed(0)
     cameras = two_cameras(2)
-    matrices, offsets = sources_from_reference(cameras)
-    matrix, offset = matrices[:, 0].double(), offsets[:, 0].double()
+    transform = sources_from_reference(cameras)[:, 0].double()
     source = torch.randn(1, 4, 7, 9, generator=g, dtype=torch.float64)
     reference = torch.randn(1, 4, 7, 9, generator=g, dtype=torch.float64)
     depth = 2 + 2 * torch.rand(1, 2, 7, 9, generator=g, dtype=torch.float64)
-    assert gradients_are_right(lambda s, d: warp(s, matrix, offset, d), source, depth)
+    assert gradients_are_right(lambda s, d: warp(s, transform, d), source, depth)
     assert gradients_are_right(
-        lambda r, s, d: warp_correlation(r, s, matrix, offset, d, 2), reference, source, depth
+        lambda r, s, d: warp_correlation(r, s, transform, d, 2), reference, source, depth
     )

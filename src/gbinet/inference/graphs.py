@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gbinet import ops
 from gbinet.model.gbinet import Features, GBiNet, SearchResult
@@ -133,7 +133,7 @@ def _shape_of(value: Any) -> Hashable:
     return value
 
 
-class Replaying:
+class Replaying(nn.Module):
     """A network made ready whose depth maps are replayed from CUDA graphs where they can be.
 
     It is called as the network is. `limit`: kinds of depth maps (image size, views, first bins) that are
@@ -141,13 +141,14 @@ class Replaying:
     """
 
     def __init__(self, network: GBiNet, limit: int) -> None:
+        super().__init__()
         self.network, self.config = network, network.config
         self.graphs = Graphs(limit, next(network.parameters()).dtype)
 
     def encode(self, images: Tensor) -> Features:
         return self.network.encode(images)
 
-    def __call__(self, *args: Any, **options: Any) -> SearchResult:
+    def forward(self, *args: Any, **options: Any) -> SearchResult:
         return self._replayed(self.network.forward, *args, **options)
 
     def search(self, *args: Any, **options: Any) -> SearchResult:

@@ -96,7 +96,7 @@ class DepthRun:
 
 def estimate_depths(
     scene: Scene,
-    model: GBiNet,
+    model: GBiNet | Replaying,
     out: Path,
     config: DepthConfig | None = None,
     *,
@@ -131,7 +131,12 @@ class _Worker:
     """One pass over a scene: the state that reading, encoding, searching and writing share."""
 
     def __init__(
-        self, scene: Scene, model: GBiNet, config: DepthConfig, folder: DepthFolder, finished: Finished
+        self,
+        scene: Scene,
+        model: GBiNet | Replaying,
+        config: DepthConfig,
+        folder: DepthFolder,
+        finished: Finished,
     ) -> None:
         self.scene, self.config, self.folder, self.finished = scene, config, folder, finished
         self.device = pick_device(config.device)
@@ -317,7 +322,7 @@ class _Worker:
         floats = sum(c / s**2 for c, s in zip(network.channels, network.scales, strict=True))
         features = pixels * 4 * floats * half * self.config.views
         room = self.config.max_memory * 2**30 - features
-        fused = is_packed(self.model.network if isinstance(self.model, Replaying) else self.model)
+        fused = is_packed(self.model)
         per_pixel = (_FUSED_SEARCH_BYTES if fused else _SEARCH_BYTES) * network.bins * half
         if room > pixels * per_pixel:
             return None

@@ -179,7 +179,10 @@ def _check_scales(config: GBiNetConfig) -> None:
     plan = config.scale_of_stage
     rising = all(a <= b for a, b in zip(plan, plan[1:], strict=False))
     if not plan or not rising or plan[0] < 0 or plan[-1] >= count:
-        raise InputError(f"scale_of_stage must rise within 0..{count - 1}, got {plan}")
+        raise InputError(
+            f"scale_of_stage must rise within 0..{count - 1} (groups has one number per scale, {count}), "
+            f"got {plan}"
+        )
     channels = config.channels
     if any(g < 1 or c % g for c, g in zip(channels, config.groups, strict=True)):
         raise InputError(f"groups {config.groups} must divide the channels {channels} of their scales")

@@ -210,11 +210,16 @@ def cells_apart(state: SearchState, cells: Tensor) -> Bins:
     return Bins(cells, 1, 0, cells.shape[1], number, state.depth_range, grid.inverse, apart=True)
 
 
+def cell_depth(state: SearchState, cells: Tensor) -> Tensor:
+    """Depth of the centres of cells [B, ...] of the state's stage."""
+    return cells_apart(state, cells).depths()
+
+
 def depth(state: SearchState) -> Tensor:
     """Depth of the chosen cells, [B, H, W]: their centres."""
     if state.stage == 0:
         raise InputError("no stage has been searched yet, so there is no depth")
-    return cells_apart(state, state.cell[:, None]).depths()[:, 0]
+    return cell_depth(state, state.cell)
 
 
 def expected_depth(state: SearchState, probabilities: Tensor) -> Tensor:
