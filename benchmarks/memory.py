@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from _common import report
 
-from gbinet.inference.resources import Resources, in_own_process, resources_of_depth_map
 from gbinet.inference.device import pick_device
+from gbinet.inference.resources import Resources, in_own_process, resources_of_depth_map
 
 SIDES = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the base size
 VIEWS = (2, 3, 5, 7, 9)

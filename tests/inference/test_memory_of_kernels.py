@@ -91,7 +91,7 @@ def counted_peaks(monkeypatch: pytest.MonkeyPatch, model: GBiNet) -> PeakMiB:
             del images, K, pose
         return counted
 
-    # Weights, and as the kernels read them: some of these depend on what is asked and are made in the first run.
+    # Weights, and as the kernels read them; what depends on the number of planes is made in the first run.
     weights = on_device(ready) + run(64, 64, 2).now
     return lambda width, height, views: (run(width, height, views).peak + weights) / 2**20
 

@@ -1,4 +1,4 @@
-"""A network made ready on a CPU is the plain network: folded, one view encoded at a time, the same numbers."""
+"""A network made ready on a CPU is the plain network: folded, one view at a time, the same numbers."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gbinet import ops
+from gbinet.camera import Camera
 from gbinet.model.gbinet import Features, GBiNet, SearchResult
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class _Recorded:
 class Graphs:
     """Recorded calls. What was called in one way is recorded when it comes for the second time.
 
-    Ways differ in everything but the numbers in tensors: in what is called, in shapes and layouts, in options.
+    Ways differ in all but the numbers in tensors: in what is called, in shapes and layouts, in options.
     """
 
     def __init__(self, limit: int, dtype: torch.dtype = torch.float32) -> None:
@@ -155,7 +156,12 @@ class Replaying(nn.Module):
         return self._replayed(self.network.search, *args, **options)
 
     def _replayed(
-        self, function: Callable[..., SearchResult], maps: Any, cameras: Any, depth_range: Tensor, **options: Any
+        self,
+        function: Callable[..., SearchResult],
+        maps: Any,
+        cameras: Camera,
+        depth_range: Tensor,
+        **options: Any,
     ) -> SearchResult:
         """A call of the network that begins with images or features, cameras and ranges."""
         whole = not (options.get("keep_stages") or options.get("resume"))

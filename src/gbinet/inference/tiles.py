@@ -52,7 +52,7 @@ class Span:
 
 
 def alignment(config: GBiNetConfig) -> int:
-    """Pieces begin at multiples of this: the coarsest features times the strides of the regulariser, in px."""
+    """Px, pieces begin at multiples of it: the coarsest features times the strides of the regulariser."""
     return config.scales[0] * MULTIPLE
 
 
@@ -102,8 +102,8 @@ def search(
 ) -> tuple[Tensor, Tensor]:
     """Depth and confidence of the reference, [H, W] each, in pieces if `tile` is given.
 
-    The stages at 1/4 of the size and below see far but need little memory: they always run on the whole image,
-    and only the stages at 1/2 and full size run in pieces.
+    The stages at 1/4 of the size and below see far but need little memory: they always run on the whole
+    image, and only the stages at 1/2 and full size run in pieces.
     """
     maps = [tuple(m[None] for m in of_scale) for of_scale in zip(*features, strict=True)]  # [1, C, h, w]
     ranges = depth_range[None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Literal, Self, get_args
 
 from gbinet.errors import InputError
@@ -33,8 +34,8 @@ class GBiNetConfig:
     stages: int = 8  # stages searched by default, and trained
     scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = coarsest; later stages: the last
     encoder_width: int | tuple[int, ...] = 8  # channels at full size, doubled at coarser ones; or per scale
-    # Groups of the correlation per scale, coarse to fine. As many scales as groups, each twice as large as the
-    # one before; the last has the size of the images
+    # Groups of the correlation per scale, coarse to fine. There are as many scales as numbers here, each
+    # twice as large as the one before; the last has the size of the images
     groups: tuple[int, ...] = (8, 8, 8, 4)
     regulariser_width: int | tuple[int, ...] = 8  # channels of the 3D U-Nets at their top level; or per scale
     context: bool = False  # the 3D U-Nets see the reference's features beside the cost volume
@@ -177,7 +178,7 @@ def _check_scales(config: GBiNetConfig) -> None:
     if widths and (len(widths) != count - 1 or min(widths) < 1):
         raise InputError(f"choice_widths needs {count - 1} numbers or none, got {widths}")
     plan = config.scale_of_stage
-    rising = all(a <= b for a, b in zip(plan, plan[1:], strict=False))
+    rising = all(a <= b for a, b in pairwise(plan))
     if not plan or not rising or plan[0] < 0 or plan[-1] >= count:
         raise InputError(
             f"scale_of_stage must rise within 0..{count - 1} (groups has one number per scale, {count}), "

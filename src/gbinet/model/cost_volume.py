@@ -18,6 +18,7 @@ class ViewWeight(nn.Module):
 
     def __init__(self, groups: int) -> None:
         super().__init__()
+        self.groups = groups
         self.hidden = nn.Sequential(ConvBlock3d(groups, 16, kernel=1), ConvBlock3d(16, 8, kernel=1))
         self.output = nn.Conv3d(8, 1, 1)
 
@@ -30,5 +31,5 @@ class ViewWeight(nn.Module):
 
     def cost_volume(self, maps: Maps, transforms: Tensor, hypotheses: Bins | Tensor, scale: int) -> Tensor:
         """The volume [B, G, D, h, w] over all source views; scale: image size / feature size."""
-        groups = self.hidden[0].conv.in_channels
+        groups = self.groups
         return cost_volume(maps, transforms, hypotheses, self, groups, scale, self.packed)

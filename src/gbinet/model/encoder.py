@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -17,12 +18,12 @@ class FeaturePyramid(nn.Module):
     """
 
     def __init__(self, channels: tuple[int, ...]) -> None:
-        """channels: of the maps, coarse to fine, the order of all outputs; each scale doubles the one before."""
+        """channels: of the maps, coarse to fine, each twice as large as the one before; as all outputs."""
         super().__init__()
         self.channels = channels
         finest = channels[-1]
         self.bottom_up = nn.ModuleList([nn.Sequential(ConvBlock2d(3, finest), ConvBlock2d(finest, finest))])
-        pairs = list(zip(channels, channels[1:], strict=False))  # of a scale and the next finer one
+        pairs = list(pairwise(channels))  # of a scale and the next finer one
         for outputs, inputs in reversed(pairs):
             blocks = [ConvBlock2d(inputs, outputs, 5, stride=2), ConvBlock2d(outputs, outputs)]
             self.bottom_up.append(nn.Sequential(*blocks, ConvBlock2d(outputs, outputs)))

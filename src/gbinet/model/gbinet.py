@@ -85,9 +85,9 @@ class GBiNet(nn.Module):
     def encode(self, images: Tensor) -> Features:
         """Images [B, V, 3, H, W] -> features per scale. Views are independent of each other.
 
-        Sizes that are no multiple of the coarsest scale are padded on the right and at the bottom by repeating
-        the border. A network made ready encodes one view after the other, into its place, so that the
-        encoder's temporaries are those of one image.
+        Sizes that are not a multiple of the coarsest scale are padded on the right and at the bottom by
+        repeating the border. A network made ready encodes one view after the other, into its place, so that
+        the encoder's temporaries are those of one image.
         """
         batch, views, _, height, width = images.shape
         if not self.ready:
@@ -205,7 +205,7 @@ class GBiNet(nn.Module):
         return search.window(state)
 
     def follow(self, state: SearchState, logits: Tensor) -> tuple[SearchState, Tensor]:
-        """The state after a stage and the stage's confidence, [B, 1, h, w]. No gradient flows through them."""
+        """The state after a stage and the stage's confidence, [B, 1, h, w]. No gradient flows through."""
         smoothing = self.config.smoothing_of(state.stage + 1)
         return search.follow(state, logits, smoothing, self.config.joint_confidence)
 

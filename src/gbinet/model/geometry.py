@@ -31,14 +31,16 @@ def travel(cameras: Camera, depth_range: Tensor, scale: float = 1.0) -> Tensor:
     cameras [B, V], depth_range [B, 2] -> [B], in pixels at a scale of the images: the median over the
     sources, at most a diagonal of the image.
     """
-    matrices, offsets = sources_from_reference(cameras).split([9, 3], dim=2)
+    transforms = sources_from_reference(cameras)  # [B, V - 1, 12]
+    matrices, offsets = transforms[..., :9], transforms[..., 9:]
     width, height = cameras.width, cameras.height
     middle = matrices.new_tensor([width / 2, height / 2, 1.0])
-    rays = (matrices.unflatten(2, (3, 3)) * middle).sum(-1)  # [B, V - 1, 3]
+    rays = (matrices.reshape(*matrices.shape[:2], 3, 3) * middle).sum(-1)  # [B, V - 1, 3]
     ends = rays[:, :, None] * depth_range[:, None, :, None] + offsets[:, :, None]  # [B, V - 1, 2, 3]
     pixels = ends[..., :2] / ends[..., 2:].clamp_min(1e-6 * depth_range[:, None, 1:, None])
     moved = (pixels[:, :, 1] - pixels[:, :, 0]).square().sum(-1).sqrt()  # [B, V - 1]
-    return moved.clamp(max=(width**2 + height**2) ** 0.5).median(1).values * scale
+    diagonal = (width**2 + height**2) ** 0.5
+    return scale * moved.clamp(max=diagonal).median(1).values
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Building blocks: convolution, batch norm, ReLU, in 2D and 3D.
 
-Batch norms can be folded into their convolutions, and convolutions packed for the kernels (inference/prepare.py
-does both): the same layers, which then take one pass over memory.
+Batch norms can be folded into their convolutions, and convolutions packed for the kernels
+(inference/prepare.py does both): the same layers, which then take one pass over memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Operations of the network, one home each: plain reference, fast kernels, gradient, and the one that chooses.
+"""Operations of the network, one home each: plain reference, kernels, gradient, and who chooses.
 
-`NAME.py` holds the public function with its plain twin; `NAME_triton.py` beside it the Triton kernels and what
-launches them. Triton is optional: kernel files are imported by the function that chooses them. Only this room
-asks which kernels can be used.
+`NAME.py` holds the public function with its plain twin; `NAME_triton.py` beside it the Triton kernels and
+what launches them. Triton is optional: kernel files are imported by the function that chooses them. Only this
+room asks which kernels can be used.
 """
 
 from __future__ import annotations

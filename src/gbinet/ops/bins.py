@@ -1,4 +1,4 @@
-"""Depths to test, as the numbers that they follow from: model/search.py splits bins, kernels read its numbers."""
+"""Depths to test, as the numbers that they follow from: model/search.py splits bins, kernels read these."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 class Bins:
     """Of every pixel some bins in a row, each one of `cells` equal parts of a range of depth."""
 
-    cell: Tensor  # [B, H, W] int32: bins begin at factor * cell + shift; apart: [B, N, H, W], the bins themselves
+    cell: Tensor  # [B, H, W] int32: bins begin at factor * cell + shift; apart: the bins, [B, D, H, W]
     factor: int
     shift: int
     count: int  # bins of a pixel, D

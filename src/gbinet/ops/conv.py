@@ -49,7 +49,7 @@ def conv(
     skip: Tensor | None = None,  # [B, O, (D,) h, w], added after the ReLU
     planar: bool = False,  # of images, no skip: the kernels' result is contiguous, not channels last
 ) -> Tensor:  # [B, O, (D,) h, w]
-    """layer(x), ReLU, addition of the skip connection: one pass where the layer is packed and kernels serve."""
+    """layer(x), ReLU, addition of the skip connection; one pass where the layer is packed"""
     if packed is None or not ops.usable(x):
         return _finished(conv_plain(x, layer), relu, skip)
     from gbinet.ops import conv_triton, planes_triton
@@ -107,7 +107,8 @@ def conv_plain(x: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
     inputs = layer.in_channels
     x = x if x.shape[1] == inputs else x[:, :inputs]
     if isinstance(layer, nn.Conv2d) or not onednn_suits(x, layer.weight):
-        return layer._conv_forward(x, layer.weight, layer.bias)
+        result: Tensor = layer._conv_forward(x, layer.weight, layer.bias)
+        return result
     assert not isinstance(layer.padding, str)
     output: Tensor = torch.mkldnn_convolution(
         x, layer.weight, layer.bias, layer.padding, layer.stride, layer.dilation, layer.groups

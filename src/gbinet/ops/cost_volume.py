@@ -42,9 +42,14 @@ def cost_volume(
         )
     depth = hypotheses.depths() if isinstance(hypotheses, Bins) else hypotheses
     transforms = warp.at_scale(transforms, scale)
-    if network.training and isinstance(maps, Tensor) and ops.usable(maps, depth):
-        if warp.suits(views[0], depth, groups) and view_weight.suits(network, groups, depth.shape[1]):
-            return cost_volume_training(maps, transforms, depth, network, groups)
+    together = network.training and isinstance(maps, Tensor) and ops.usable(maps, depth)
+    if (
+        together
+        and warp.suits(views[0], depth, groups)
+        and view_weight.suits(network, groups, depth.shape[1])
+    ):
+        assert isinstance(maps, Tensor)
+        return cost_volume_training(maps, transforms, depth, network, groups)
     return cost_volume_plain(views, transforms, depth, network, groups)
 
 

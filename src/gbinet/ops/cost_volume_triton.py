@@ -1,6 +1,6 @@
 """The cost volume of a stage in one pass: hypotheses, warp, correlation, view weights, fusion over views.
 
-Nothing but the fused volume is written. Inference only: batch norms are folded. A kernel of ops/cost_volume.py.
+Nothing but the fused volume is written. Inference only: batch norms are folded. See ops/cost_volume.py.
 """
 
 from __future__ import annotations
@@ -115,9 +115,8 @@ def _kernel(
     channel = tl.arange(0, CP)
     # Fewer than 16 channels: each gets a zero beside it, so that the product has the rows it needs and no
     # thread waits while others sample.
-    PAIRED: tl.constexpr = CP < 16
-    KP: tl.constexpr = 2 * CP if PAIRED else CP
-    group_mean = _group_mean(C, G, KP, PAIRED).to(matrices.dtype.element_ty)  # [KP, 16]
+    KP: tl.constexpr = 2 * CP if CP < 16 else CP
+    group_mean = _group_mean(C, G, KP, CP < 16).to(matrices.dtype.element_ty)  # [KP, 16]
     layers = _layers(matrices, vectors)
     own = tl.load(
         reference + batch * strides[3] + pixel[:, None] * C + channel[None, :],
@@ -160,11 +159,11 @@ def cost_volume(
         volume = rows.new_empty(batch, height, width, bins.count, groups).permute(0, 4, 3, 1, 2)
     else:
         volume = rows.new_empty(batch, bins.count, height, width, groups).permute(0, 4, 1, 2, 3)
+    strides = (volume.stride(0), volume.stride(2), volume.stride(4), rows.stride(0))
     _kernel[(triton.cdiv(height * width, block), batch)](
         rows, maps, tuple(m.stride(0) for m in maps), tuple(m.shape[1] for m in maps),
         tuple(m.shape[2] for m in maps), transforms.contiguous(), bins.cell.contiguous(),
-        bins.depth_range.contiguous(), *view_weight, volume,
-        (volume.stride(0), volume.stride(2), volume.stride(4), rows.stride(0)), height, width, bins.cells, scale,
+        bins.depth_range.contiguous(), *view_weight, volume, strides, height, width, bins.cells, scale,
         S=len(maps), C=channels, CP=max(8, triton.next_power_of_2(channels)), G=groups, D=bins.count,
         DP=padded, FACTOR=bins.factor, SHIFT=bins.shift, INVERSE=bins.inverse, APART=bins.apart, BLOCK=block,
         PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",

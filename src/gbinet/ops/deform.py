@@ -97,7 +97,7 @@ class _DeformConv2d(torch.autograd.Function):
         return output.permute(0, 3, 1, 2)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         from gbinet.ops import deform_triton
 
         features, offsets, taps = ctx.saved_tensors

@@ -116,10 +116,11 @@ def _backward_input_kernel(
         kind = grad_offsets.dtype.element_ty
         tl.store(grad_offsets + pixel * 18 + 2 * tap, grad_y.to(kind), mask=keep)
         tl.store(grad_offsets + pixel * 18 + 2 * tap + 1, grad_x.to(kind), mask=keep)
-        _scatter(grad_features + image, top, left, grad * (1 - gy) * (1 - gx), channel, keep, height, width, C)
-        _scatter(grad_features + image, top, left + 1, grad * (1 - gy) * gx, channel, keep, height, width, C)
-        _scatter(grad_features + image, top + 1, left, grad * gy * (1 - gx), channel, keep, height, width, C)
-        _scatter(grad_features + image, top + 1, left + 1, grad * gy * gx, channel, keep, height, width, C)
+        into = grad_features + image
+        _scatter(into, top, left, grad * (1 - gy) * (1 - gx), channel, keep, height, width, C)
+        _scatter(into, top, left + 1, grad * (1 - gy) * gx, channel, keep, height, width, C)
+        _scatter(into, top + 1, left, grad * gy * (1 - gx), channel, keep, height, width, C)
+        _scatter(into, top + 1, left + 1, grad * gy * gx, channel, keep, height, width, C)
 
 
 @triton.jit

@@ -57,7 +57,7 @@ class _NormRelu(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         from gbinet.ops import norm_triton
 
         gamma, beta = ctx.saved_tensors[3:]

@@ -1,4 +1,4 @@
-"""Softmax over bins that gives the same digits whatever the number of threads: torch alone, no kernels of ours."""
+"""Softmax over bins that gives the same digits whatever the number of threads."""
 
 from __future__ import annotations
 

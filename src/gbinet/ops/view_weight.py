@@ -19,7 +19,7 @@ WIDTH = 16  # the kernels' matrices are so large
 
 
 def weigh_views_plain(volumes: Iterable[Tensor], network: nn.Module) -> Tensor:
-    """Volumes [B, G, D, H, W], one view after the other -> their weighted mean, [B, G, D, H, W] float32 or wider.
+    """Volumes [B, G, D, H, W], one view after the other -> their weighted mean, [B, G, D, H, W].
 
     Memory for one view's volume and two sums, however many views.
     """
@@ -108,10 +108,10 @@ class _WeighViews(torch.autograd.Function):
         return saved[0]
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        from gbinet.ops import view_weight_triton
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        from gbinet.ops.view_weight_backward_triton import backward
 
-        volumes, matrix1, matrix2, sums1, sums2 = view_weight_triton.backward(upstream, ctx.saved_tensors)
+        volumes, matrix1, matrix2, sums1, sums2 = backward(upstream, ctx.saved_tensors)
         groups = volumes.shape[-1]
         beta1, gamma1 = sums1
         beta2, gamma2, weight3, bias3 = sums2

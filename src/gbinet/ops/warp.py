@@ -16,7 +16,7 @@ from gbinet.ops.bilinear import sample
 
 
 def at_scale(transforms: Tensor, scale: int) -> Tensor:
-    """Transforms [..., 12] of whole images -> those of maps `scale` times smaller; exact for powers of two."""
+    """Transforms [..., 12] of images -> those of maps `scale` times smaller; exact for powers of two."""
     if scale == 1:
         return transforms
     smaller = transforms.clone()
@@ -31,7 +31,7 @@ def source_positions(transform: Tensor, depth: Tensor) -> Tensor:
 
     Points on or behind the source's image plane get a position far outside the image.
     """
-    matrix, offset = transform[:, :9].unflatten(1, (3, 3)), transform[:, 9:]
+    matrix, offset = transform[:, :9].reshape(-1, 3, 3), transform[:, 9:]
     return _positions(matrix, offset, depth)
 
 
@@ -55,7 +55,7 @@ def warp(
     """Source features seen from the reference at each hypothesis: bilinear, zero outside."""
     batch, channels, source_height, source_width = features.shape
     bins, height, width = depth.shape[1:]
-    matrix = _to_grid(transform[:, :9].unflatten(1, (3, 3)), source_width, source_height)
+    matrix = _to_grid(transform[:, :9].reshape(-1, 3, 3), source_width, source_height)
     offset = _to_grid(transform[:, 9:], source_width, source_height)
     grid = _positions(matrix, offset, depth)  # [B, D, H, W, 2]
     warped = sample(features, grid.reshape(batch, bins * height, width, 2))
@@ -93,7 +93,7 @@ def warp_correlation_plain(
 
 
 def suits(reference: Tensor, depth: Tensor, groups: int) -> bool:
-    """What the kernels serve: powers of two of channels and groups, and nobody asks for the depth's gradient."""
+    """What the kernels serve: powers of two of channels and groups, and no gradient of the depth."""
     channels = reference.shape[1]
     powers = channels & (channels - 1) == 0 and groups & (groups - 1) == 0
     return powers and not depth.requires_grad
@@ -140,7 +140,7 @@ class _WarpCorrelation(torch.autograd.Function):
         return output[0].permute(0, 4, 1, 2, 3)  # [B, G, D, H, W] in channels_last_3d layout
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         from gbinet.ops.warp_triton import correlate_backward
 
         reference, source, transform, depth = ctx.saved_tensors
@@ -168,7 +168,7 @@ class _WarpCorrelationViews(torch.autograd.Function):
         return correlate(rows[:, 0], rows[:, 1:].transpose(0, 1), transform, depth, groups, kind)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None, None]:
         from gbinet.ops.warp_triton import correlate_backward
 
         rows, transform, depth = ctx.saved_tensors

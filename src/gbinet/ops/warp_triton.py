@@ -1,4 +1,4 @@
-"""Warp and group-wise correlation in one pass: no warped volume is ever written. The kernels of ops/warp.py."""
+"""Warp and group-wise correlation in one pass: no warped volume is ever written. See ops/warp.py."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def _forward_kernel(
         number = batch + view * tl.num_programs(1)
         for d in range(bins):
             z = tl.load(depth + (batch * bins + d) * pixels + pixel, mask=keep, other=1.0)
-            top, left, fy, fx = project(
-                transform + number * 12, x, y, z, source_height, source_width, 1
-            )
+            top, left, fy, fx = project(transform + number * 12, x, y, z, source_height, source_width, 1)
             warped = sample(base, top, left, fy, fx, channel, keep, source_height, source_width, C)
             value = tl.sum(tl.reshape(own * warped, (BLOCK, G, C // G)), axis=2) * (G / C)
             pointers = output + ((number * bins + d) * pixels + pixel)[:, None] * G + group[None, :]
@@ -104,9 +102,7 @@ def _backward_kernel(
             upstream = tl.load(pointers, mask=keep[:, None], other=0.0).to(tl.float32) * (G / C)
             spread = tl.broadcast_to(tl.reshape(upstream, (BLOCK, G, 1)), (BLOCK, G, C // G))
             grad = tl.reshape(spread, (BLOCK, C))
-            top, left, fy, fx = project(
-                transform + number * 12, x, y, z, source_height, source_width, 1
-            )
+            top, left, fy, fx = project(transform + number * 12, x, y, z, source_height, source_width, 1)
             to_source = grad * own
             for k in tl.static_range(4):
                 row = top + k // 2

@@ -21,7 +21,8 @@ from gbinet.evaluation.depth import (
     depth_errors,
 )
 from gbinet.model import search
-from gbinet.model.gbinet import GBiNet, SearchResult, Stage, evaluating, joined
+from gbinet.model.gbinet import GBiNet, SearchResult, Stage, evaluating
+from gbinet.model.result import joined
 
 
 @dataclass(frozen=True)
