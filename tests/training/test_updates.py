@@ -13,7 +13,8 @@ from plane_scenes import PlaneSource
 from gbinet.errors import InputError
 from gbinet.model import search
 from gbinet.model.gbinet import GBiNet, Stage
-from gbinet.model.warp import source_positions, sources_from_reference
+from gbinet.model.geometry import sources_from_reference
+from gbinet.ops.warp import source_positions
 from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
@@ -152,10 +153,10 @@ def test_geometry_is_float32_under_autocast(planes: PlaneSource):
     state = search.start(grid, batch.depth_range, 64, 64)
 
     def positions() -> torch.Tensor:
-        matrices, offsets = sources_from_reference(batch.cameras)
+        transforms = sources_from_reference(batch.cameras)
         coarse = search.descend(state, torch.full((1, 64, 64), 2))
         fine = search.upsample(coarse, 128, 128)
-        return source_positions(matrices[:, 0], offsets[:, 0], search.hypotheses(fine))
+        return source_positions(transforms[:, 0], search.hypotheses(fine))
 
     plain = positions()
     with torch.autocast("cpu", torch.bfloat16):

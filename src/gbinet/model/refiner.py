@@ -12,10 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gbinet.model.layers import add_into
 from gbinet.model.search import nearest_and_farthest
-from gbinet.model.shares import shares
-from gbinet.model.smoothing import smoothed
+from gbinet.ops.inplace import add_into
+from gbinet.ops.shares import shares
+from gbinet.ops.smooth import smoothed
 
 SMOOTHINGS = 4  # from none to the strongest
 SIDES = 2

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from gbinet.errors import InputError, flag
 from gbinet.model import config as networks
 from gbinet.model.config import GBiNetConfig
-from gbinet.model.encoder import SCALES
 
 UpdateMode = Literal["per-stage", "accumulate", "shared-encoder", "refiner"]
 HOUR = 60.0  # minutes
@@ -100,7 +99,7 @@ class TrainConfig:
         if self.grow_stages:
             raise InputError("a refiner looks at the last stage only: give --grow-stages False")
         stages = self.network.stages
-        if SCALES[self.network.scale_index(stages)] != 1:
+        if self.network.scale_of(stages) != 1:
             raise InputError(f"a refiner looks at full size, which {stages} stages do not reach: give more")
 
     def with_network(self, **changes: Any) -> TrainConfig:

@@ -20,8 +20,8 @@ from gbinet.evaluation.depth import (
     depth_errors,
 )
 from gbinet.model import search
-from gbinet.model.encoder import SCALES
-from gbinet.model.gbinet import GBiNet, SearchResult, Stage, evaluating, joined
+from gbinet.model.gbinet import GBiNet, SearchResult, Stage, evaluating
+from gbinet.model.result import joined
 from gbinet.scenes.batch import Batch
 
 
@@ -112,7 +112,8 @@ def predict(
     for number, stage in enumerate(result.stages, start=1):
         mask = mask & _inside(model, stage, truth)
         valid[number] = mask[0]
-        shown = partial(_full_size, height=height, width=width, mode=model.enlarging)
+        scale = model.config.scale_of(number)
+        shown = partial(_full_size, size=(height, width), scale=scale, mode=model.enlarging)
         centres[number] = shown(model.centre_depth(stage))[0]
         expectations[number] = shown(model.expected_depth(stage))[0]
         if model.config.smoothing_of(number):
@@ -122,7 +123,8 @@ def predict(
         joint = model.config.joint_confidence
         so_far: Tensor | None = None  # [1, H, W]
         for number, stage in enumerate(result.stages, start=1):
-            so_far = joined(_full_size(model.confidence(stage)[:, 0], height, width), so_far, joint)
+            own = model.confidence(stage)[:, 0]
+            so_far = joined(_full_size(own, (height, width), model.config.scale_of(number)), so_far, joint)
             confidences[number] = so_far[0] if joint else so_far[0] / number
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
     found = (centres, expectations, smooth, valid, result.depth[0], result.confidence[0], confidences)
@@ -176,17 +178,17 @@ def validate(
 
 def _inside(model: GBiNet, stage: Stage, truth: Tensor) -> Tensor:
     """Full-size pixels [1, H, W] whose true depth can be answered by the cell that covers them."""
-    height, width = truth.shape[-2:]
-    low, high = (_full_size(border, height, width) for border in model.window(stage.state))
+    size, scale = truth.shape[-2:], model.config.scale_of(stage.next_state.stage)
+    low, high = (_full_size(border, size, scale) for border in model.window(stage.state))
     return (truth >= low) & (truth < high)
 
 
-def _full_size(values: Tensor, height: int, width: int, mode: str = "nearest") -> Tensor:
-    """[B, h, w] -> [B, H, W]. The maps may be padded beyond a size that is not a multiple of 8."""
-    factor = -(-height // SCALES[0]) * SCALES[0] // values.shape[-2]
-    if factor == 1:
-        return values[:, :height, :width]
-    return F.interpolate(values[:, None], scale_factor=factor, mode=mode)[:, 0, :height, :width]
+def _full_size(values: Tensor, size: Sequence[int], scale: int, mode: str = "nearest") -> Tensor:
+    """[B, h, w] -> [B, H, W]. The maps may be padded beyond the size of the image."""
+    height, width = size
+    if scale > 1:
+        values = F.interpolate(values[:, None], scale_factor=scale, mode=mode)[:, 0]
+    return values[:, :height, :width]
 
 
 def table(result: Validation, first_stage: int = 1) -> str:
