@@ -34,6 +34,7 @@ EVERYTHING = GBiNetConfig(
     regulariser_width=(4, 4, 2, 2),
     context=True,
     choice_widths=(4, 4, 4),
+    choice_again=True,
     refiner=True,
     refiner_sides=True,
     confidence="learned",
