@@ -62,7 +62,7 @@ Case = tuple[str, Callable[[], object], Callable[[], object], int]  # name, fuse
 
 def convolution(kind: type[nn.Module], dimensions: int, *sizes: Any, **options: Any) -> Any:
     layouts = {2: torch.channels_last, 3: torch.channels_last_3d}
-    return kind(*sizes, **options).to("cuda", HALF).to(memory_format=layouts[dimensions])
+    return kind(*sizes, **options).to("cuda", HALF).to(memory_format=layouts[dimensions])  # type: ignore[call-overload]
 
 
 def conv3d_case(inputs: int, outputs: int, stride: int, height: int, width: int) -> Case:

@@ -91,7 +91,7 @@ def _output_backward_kernel(
 
 @triton.jit
 def _hidden_gradients(
-    values, weight1, weight2, turned2, vectors, statistics, choices, slopes, sums2, row, keep,
+    values, matrix1, matrix2, turned2, vectors, statistics, choices, slopes, sums2, row, keep,
     batch, bins, pixels, views, G: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """At some voxels of a view: x, the first layer's normalised and hidden values, the gradients of what the
@@ -102,9 +102,7 @@ def _hidden_gradients(
     chosen = tl.load(choices + at, mask=keep, other=-1) == row // pixels % bins
     slope = tl.load(slopes + at, mask=chosen, other=0.0)
     x = rows_of(values + view.to(tl.int64) * rows * G, row, keep, G)
-    normal1, z1, normal2, z2 = both_layers(
-        x, matrix(weight1), matrix(weight2), statistics, vectors, view, views, PRECISION
-    )
+    normal1, z1, normal2, z2 = both_layers(x, matrix1, matrix2, statistics, vectors, view, views, PRECISION)
     grad2 = tl.where(z2 > 0, slope[:, None] * vector(vectors, 4), 0.0)
     grad2 -= vector(sums2, 4 * view) / rows + normal2 * (vector(sums2, 4 * view + 1) / rows)
     scale = vector(statistics, 3 * views + view) * vector(vectors, 2)
@@ -139,10 +137,12 @@ def _second_backward_kernel(
     sums = tl.zeros((16,), dtype=tl.float32)
     products = tl.zeros((16,), dtype=tl.float32)
     total = tl.zeros((16, 16), dtype=tl.float32)
+    matrix1 = matrix(weight1)
+    matrix2 = matrix(weight2)
     for block in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         row = tl.arange(0, BLOCK) + block * BLOCK
         _, normal1, hidden, grad2, grad1 = _hidden_gradients(
-            values, weight1, weight2, turned2, vectors, statistics, choices, slopes, sums2, row, row < rows,
+            values, matrix1, matrix2, turned2, vectors, statistics, choices, slopes, sums2, row, row < rows,
             batch, bins, pixels, views, G, PRECISION,
         )  # fmt: skip
         sums += tl.sum(grad1, axis=0)
@@ -184,11 +184,13 @@ def _first_backward_kernel(
     channel = tl.arange(0, 16)
     rows = batch * bins * pixels
     total = tl.zeros((16, 16), dtype=tl.float32)
+    matrix1 = matrix(weight1)
+    matrix2 = matrix(weight2)
     for block in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         row = tl.arange(0, BLOCK) + block * BLOCK
         keep = row < rows
         x, normal1, _, _, grad1 = _hidden_gradients(
-            values, weight1, weight2, turned2, vectors, statistics, choices, slopes, sums2, row, keep,
+            values, matrix1, matrix2, turned2, vectors, statistics, choices, slopes, sums2, row, keep,
             batch, bins, pixels, views, G, PRECISION,
         )  # fmt: skip
         grad1 -= vector(sums1, 2 * view) / rows + normal1 * (vector(sums1, 2 * view + 1) / rows)
