@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.image import write_image
 
 Floats = NDArray[np.floating]
 
@@ -88,10 +88,7 @@ def plot(
             y = upper + 20 * row + 10
             draw.rectangle([v * _SCALE for v in (left, y - 5, left + 12, y + 5)], fill=colour)
             _text(draw, (left + 20, y), curve.label, 13, anchor="lm")
-    path = Path(path)
-    with atomic_path(path) as temporary:
-        image.resize((_WIDTH, _HEIGHT), Image.Resampling.LANCZOS).save(temporary)
-    return path
+    return write_image(Path(path), np.asarray(image.resize((_WIDTH, _HEIGHT), Image.Resampling.LANCZOS)))
 
 
 def ticks(largest: float, whole: bool = False) -> list[float]:

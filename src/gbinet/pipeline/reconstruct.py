@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Literal
 
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, check_positive
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_json
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind, open3d
 from gbinet.inference.device import pick_device
@@ -161,8 +160,7 @@ def _run(
     record["poses"] = None if posed is None else posed.to_dict()
     page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
-    with atomic_path(out / "run.json") as temporary:
-        temporary.write_text(json.dumps(record, indent=2, default=str) + "\n")
+    write_json(out / "run.json", record)
     return Reconstruction(
         out, found, out / "cloud.ply", report, result.points, depth_run, seconds, warnings, extras, posed
     )

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gbinet.errors import InputError
 from gbinet.scene import Scene
 from gbinet.scenes import mvsnet
-from gbinet.scenes.kind import Kind, Reading
-
-TRAINING_SAMPLES = 16_904  # as published; the counts per scene stand only in the pair.txt files themselves
+from gbinet.scenes.kind import Kind, Reading, split_named
 
 _TRAIN_IDS = """
 5c1f33f1d33e1f2e4aa6dda4 5bfe5ae0fe0ea555e6a969ca 5bff3c5cfe0ea555e6bcbf3a 58eaf1513353456af3a1682a
@@ -58,9 +55,7 @@ SPLITS = {"train": TRAIN, "val": VALIDATION, "all": TRAIN + VALIDATION}
 
 
 def scenes(split: str) -> tuple[str, ...]:
-    if split not in SPLITS:
-        raise InputError(f"'{split}' is not a split of BlendedMVS; there are {', '.join(SPLITS)}")
-    return SPLITS[split]
+    return split_named("BlendedMVS", SPLITS, split)
 
 
 def load_set(root: str | Path, split: str = "train") -> list[Scene]:

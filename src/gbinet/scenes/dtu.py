@@ -21,7 +21,7 @@ from gbinet.formats.image import image_size
 from gbinet.formats.mvsnet import read_cam, read_pairs
 from gbinet.scene import DepthRange, Scene, SourceView, View
 from gbinet.scenes import mvsnet
-from gbinet.scenes.kind import Kind, Reading
+from gbinet.scenes.kind import Kind, Reading, split_named
 from gbinet.scenes.views import checked_camera
 
 # fmt: off
@@ -57,9 +57,7 @@ def samples(split: str = "train", lights: Iterable[int] = range(LIGHTS)) -> list
 
 
 def scans(split: str) -> tuple[int, ...]:
-    if split not in SPLITS:
-        raise InputError(f"'{split}' is not a split of DTU; there are {', '.join(SPLITS)}")
-    return SPLITS[split]
+    return split_named("DTU", SPLITS, split)
 
 
 def load_set(root: str | Path, split: str = "train", lights: Iterable[int] = range(LIGHTS)) -> list[Scene]:

@@ -5,16 +5,18 @@ Each kind is a file beside this one, with a `KIND` in it, and a line in the list
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from gbinet.depthmap import DepthMap
+from gbinet.errors import InputError
 from gbinet.pointcloud import PointCloud
 from gbinet.progress import Progress
 from gbinet.scene import Scene, View
 
+T = TypeVar("T")
 DepthMaps = Iterable[tuple[View, DepthMap]]  # one at a time: all depth maps of a scene need not fit in memory
 
 
@@ -27,6 +29,13 @@ class Reading:
     interval_scale: float | None = None
     cache: Path | None = None
     progress: Progress | None = None
+
+
+def split_named(of: str, splits: Mapping[str, tuple[T, ...]], name: str) -> tuple[T, ...]:
+    """The scenes of a published split of a data set."""
+    if name not in splits:
+        raise InputError(f"'{name}' is not a split of {of}; there are {', '.join(splits)}")
+    return splits[name]
 
 
 class Write(Protocol):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from gbinet.errors import InputError, SceneError
+from gbinet.errors import SceneError
 from gbinet.scene import Scene
 from gbinet.scenes import mvsnet
-from gbinet.scenes.kind import Kind, Reading
+from gbinet.scenes.kind import Kind, Reading, split_named
 
 INTERMEDIATE = ("Family", "Francis", "Horse", "Lighthouse", "M60", "Panther", "Playground", "Train")
 ADVANCED = ("Auditorium", "Ballroom", "Courtroom", "Museum", "Palace", "Temple")
@@ -24,9 +24,7 @@ INTERVAL_SCALE = 1.0  # short-range cameras give `near interval`, for 256 planes
 
 
 def scenes(split: str) -> tuple[str, ...]:
-    if split not in SPLITS:
-        raise InputError(f"'{split}' is not a split of Tanks and Temples; there are {', '.join(SPLITS)}")
-    return SPLITS[split]
+    return split_named("Tanks and Temples", SPLITS, split)
 
 
 def load_set(root: str | Path, split: str) -> list[Scene]:

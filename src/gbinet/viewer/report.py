@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_text
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer import page
@@ -65,9 +65,7 @@ def write_report(path: Path, report: Report) -> Path:
     if report.tables:
         tables = "".join(page.table(title, values) for title, values in report.tables.items())
         parts.append(f'<h2>Settings and figures</h2><div class="tables">{tables}</div>')
-    with atomic_path(path) as temporary:
-        temporary.write_text(page.whole(report.title, report.subtitle, "\n".join(parts), data), "utf-8")
-    return path
+    return write_text(path, page.whole(report.title, report.subtitle, "\n".join(parts), data))
 
 
 # ---- pictures ----
