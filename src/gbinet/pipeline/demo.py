@@ -24,9 +24,9 @@ from gbinet.pipeline.reconstruct import ReconstructConfig, Reconstruction, run
 from gbinet.pointcloud import PointCloud
 from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene
+from gbinet.render.scenery import look_at
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render
-from gbinet.render.stage import look_at
 from gbinet.scene import DepthRange, Scene, View
 
 _DISTANCE = 0.75  # metres from the cameras to the middle of the table
@@ -97,13 +97,13 @@ def figures(score: CloudScore, threshold: float) -> list[tuple[str, str]]:
 
 def render_scene(folder: Path, config: DemoConfig, progress: StageProgress | None = None) -> Scene:
     """Photos and true depth of a rendered table, written to a folder."""
-    stage = make_scene(config.seed, kind="table")
+    scene = make_scene(config.seed, kind="table")
     cameras = _arc(config)
     rng = chance(config.seed, "demo")
     views = []
     pictures = []
     for index in range(config.views):
-        shot = render(stage, cameras[index : index + 1])
+        shot = render(scene, cameras[index : index + 1])
         pictures.append((shot.images, shot.depth[0]))
         if progress:
             progress("rendering", index + 1, config.views, "photos")

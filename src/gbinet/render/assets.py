@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -135,7 +136,7 @@ def read_mesh(path: Path) -> AssetOnHost:
     except ImportError as error:
         raise SceneError(f"{path}: reading meshes needs trimesh (pip install trimesh)") from error
     try:
-        mesh = trimesh.load(path, force="mesh")
+        mesh: Any = trimesh.load(path, force="mesh")
         positions, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)
     except Exception as error:  # trimesh raises many kinds
         raise FormatError(path, f"trimesh cannot read it ({error})") from error

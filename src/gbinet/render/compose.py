@@ -13,7 +13,7 @@ from gbinet.render.chance import Chance, chance
 from gbinet.render.indoors import room, table
 from gbinet.render.outdoors import facade, terrain
 from gbinet.render.props import Store
-from gbinet.render.stage import Draft, RenderScene, assemble
+from gbinet.render.scenery import Draft, RenderScene, assemble
 
 Composer = Callable[[Chance, Store], Draft]
 KINDS: dict[str, Composer] = {"table": table, "room": room, "facade": facade, "terrain": terrain}

@@ -9,8 +9,8 @@ from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.lighting import ambient_light, direction, lamp_colour, studio, triple
 from gbinet.render.mesh import join
 from gbinet.render.props import Store, placed
+from gbinet.render.scenery import Draft, Layout, Light, Part
 from gbinet.render.shapes import box, pose, quad
-from gbinet.render.stage import Draft, Layout, Light, Part
 
 # ---- table -------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.lighting import ambient_light, sky, sun_light, triple
 from gbinet.render.mesh import Mesh, join
 from gbinet.render.props import Store, placed
+from gbinet.render.scenery import Draft, Layout, Light, Material, Part
 from gbinet.render.shapes import box, pose, quad
-from gbinet.render.stage import Draft, Layout, Light, Material, Part
 
 # ---- facade ------------------------------------------------------------------------------------------------
 

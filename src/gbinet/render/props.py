@@ -12,8 +12,8 @@ from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.mesh import Mesh
 from gbinet.render.paint import PAINTERS, SHARES
+from gbinet.render.scenery import Material, Part
 from gbinet.render.shapes import pose
-from gbinet.render.stage import Material, Part
 from gbinet.render.texture import Texture
 
 # Shapes of furniture, and of small things.

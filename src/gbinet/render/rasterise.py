@@ -6,7 +6,7 @@ share it, so meshes have no cracks, and triangles that reach behind the camera n
 
 The z-buffer holds one 64-bit key per pixel: the bits of the (positive) float32 depth above, the number of the
 triangle below. The smallest key wins, whatever the order of the fragments, so the result never depends on
-scheduling. `gbinet.kernels.rasterise` is the fast twin for CUDA.
+scheduling. `gbinet.render.rasterise_triton` is the fast twin for CUDA.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def visible_keys(
 ) -> Tensor:
     """Key of the nearest triangle at every pixel centre, [V, H, W] int64; EMPTY where there is none."""
     if kernels.usable(vertices) and not plain:
-        from gbinet.kernels import rasterise as fast
+        from gbinet.render import rasterise_triton as fast
 
         return fast.visible_keys(vertices, faces, cameras)
     views = [cameras[v] for v in range(cameras.K.shape[0])]

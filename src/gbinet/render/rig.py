@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.render.chance import Chance, log_uniform
-from gbinet.render.stage import Layout, look_at
+from gbinet.render.scenery import Layout, look_at
 
 # Half the samples of a table look like DTU: a narrow view from 0.5 to 0.9 m.
 DTU_FOCAL = 2892 / 1600  # focal length over image width

@@ -18,9 +18,9 @@ from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import chance, log_uniform
 from gbinet.render.compose import make_scene
 from gbinet.render.rig import depth_range, draw_rig, draw_windows
+from gbinet.render.scenery import RenderScene
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render_colour, render_depth
-from gbinet.render.stage import RenderScene
 
 
 @dataclass(frozen=True)

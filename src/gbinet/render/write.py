@@ -20,9 +20,9 @@ from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import chance
 from gbinet.render.compose import KINDS, make_scene
 from gbinet.render.rig import content_range, draw_path
+from gbinet.render.scenery import RenderScene
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render_colour, render_depth
-from gbinet.render.stage import RenderScene
 from gbinet.scene import DepthRange, Scene, View, rank_by_geometry
 
 # Layout -> folders of images, cameras and depth maps, and where pair.txt lies.
