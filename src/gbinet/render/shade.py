@@ -86,15 +86,20 @@ def _meet(
 
 def render_colour(scene: RenderScene, cameras: Camera) -> Tensor:
     """Linear colour [V, 3, H, W], averaged over SUPERSAMPLING^2 samples a pixel."""
+    return colour_and_keys(scene, cameras)[0]
+
+
+def colour_and_keys(scene: RenderScene, cameras: Camera) -> tuple[Tensor, Tensor]:
+    """Linear colour [V, 3, H, W] and the keys [V, H * s, W * s] of its samples, which hold their depth."""
     fine = cameras.resized(cameras.width * SUPERSAMPLING, cameras.height * SUPERSAMPLING)
     fine = fine.to(scene.device, torch.float32)
     keys = visible_keys(scene.vertices, scene.faces, fine)
     if kernels.usable(keys):
         from gbinet.render import shade_triton as fast
 
-        return fast.averaged_colour(scene, fine, keys, SUPERSAMPLING)
+        return fast.averaged_colour(scene, fine, keys, SUPERSAMPLING), keys
     colour = shade(scene, fine, face_index(keys))  # [V, 2H, 2W, 3]
-    return F.avg_pool2d(colour.permute(0, 3, 1, 2), SUPERSAMPLING)
+    return F.avg_pool2d(colour.permute(0, 3, 1, 2), SUPERSAMPLING), keys
 
 
 def shade(scene: RenderScene, cameras: Camera, faces: Tensor) -> Tensor:
