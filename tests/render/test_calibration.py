@@ -96,10 +96,10 @@ def test_visible_points_are_those_that_the_sources_depth_confirms() -> None:
         inverse = (1 / depth[v + 1].double().clamp_min(1e-3))[None, None]  # linear in the image on a plane
         there = 1 / F.grid_sample(inverse, grid, align_corners=False)[0, 0, 0]
         same = (there / z[inside] - 1).abs() < 0.002
-        around = F.max_pool2d(depth[v + 1][None], 3, 1, 1)[0, row, column]
+        around = F.max_pool2d(surfaces[v + 1][None], 3, 1, 1)[0, row, column]
         hidden = z[inside] > 1.02 * around  # everything near it is in front of it
         assert float(same.double().mean()) > 0.5
-        assert float(found[inside][same].double().mean()) > 0.999
+        assert float(found[inside][same].double().mean()) > 0.99
         assert not bool(found[inside][hidden].any())
     assert bool(hidden.any())
 

@@ -33,7 +33,7 @@ class Difficulties:
     motion: Difficulty = Difficulty(0.12, 7.0)  # length of the streaks, pixels
     defocus: Difficulty = Difficulty(0.12, 2.5)  # radius of the disc that a point becomes, pixels
     exposure: Difficulty = Difficulty(0.2, 0.6)  # spread of log brightness between photos
-    roll: Difficulty = Difficulty(0.12, 1.0)  # chance that a view of the sample is turned by 90 degrees
+    roll: Difficulty = Difficulty(0.12, 0.8)  # chance that a view of the sample is turned by 90 degrees
     wide: Difficulty = Difficulty(0.2, 45.0)  # angle between reference and source at the target, degrees
     forward: Difficulty = Difficulty(0.12, 0.3)  # way towards what is seen, as a share of its distance
     above: Difficulty = Difficulty(0.1, 90.0)  # elevation of the camera over what is seen, degrees

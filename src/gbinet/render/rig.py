@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -47,6 +48,11 @@ class Habits:
     above: float = 0.0  # highest elevation of the reference over the target, degrees
     roll: float = 0.0  # chance of a view to be turned by 90 degrees
 
+    @staticmethod
+    def of(amounts: Mapping[str, float]) -> Habits:
+        """Those of a sample with these difficulties."""
+        return Habits(**{f.name: amounts.get(f.name, 0.0) for f in fields(Habits)})
+
 
 USUAL = Habits()
 
@@ -82,8 +88,7 @@ def draw_rig(
         lens = base_K.copy()
         lens[:2, :2] *= zoom
         lenses.append(lens)
-    if habits.roll:
-        poses = [_quarter(rng) @ pose if rng.random() < habits.roll else pose for pose in poses]
+    poses = _turned(rng, poses, habits.roll)
     K, pose = torch.from_numpy(np.stack(lenses)), torch.from_numpy(np.stack(poses))
     return Rig(Camera(K, pose, width, height), distance, dtu_like)
 
@@ -114,11 +119,13 @@ def draw_windows(rng: Chance, rig: Rig, largest: float, least: float = 1.0) -> R
     return Rig(Camera(K, cameras.cam_from_world, cameras.width, cameras.height), rig.distance, rig.dtu_like)
 
 
-def draw_path(rng: Chance, kind: str, layout: Layout, views: int, width: int, height: int) -> Camera:
+def draw_path(
+    rng: Chance, kind: str, layout: Layout, views: int, width: int, height: int, habits: Habits = USUAL
+) -> Camera:
     """Cameras [V] of one walk around the content, float64: each is a neighbour of the one before."""
     dtu_like = kind == "table" and rng.random() < 0.5
-    style = _style(rng, kind, dtu_like)
-    position, target = _reference(rng, kind, layout, dtu_like)
+    style = _unusual(rng, _style(rng, kind, dtu_like), habits)
+    position, target = _reference(rng, kind, layout, dtu_like, habits.above)
     K = torch.from_numpy(_intrinsics(rng, style.focal, width, height))
     poses = [look_at(position, target, rng.normal(0, 0.03))]
     heading = rng.choice([0.0, np.pi])  # to the right or to the left
@@ -127,6 +134,7 @@ def draw_path(rng: Chance, kind: str, layout: Layout, views: int, width: int, he
         position, aim = _neighbour(rng, layout, style, position, target, turn)
         target = aim if style.parallel >= 0.3 else target
         poses.append(look_at(position, aim, rng.normal(0, 0.03)))
+    poses = _turned(rng, poses, habits.roll)
     pose = torch.from_numpy(np.stack(poses))
     return Camera(K.expand(views, 3, 3).clone(), pose, width, height)
 
@@ -160,12 +168,14 @@ def _unusual(rng: Chance, style: Style, habits: Habits) -> Style:
     return style
 
 
-def _quarter(rng: Chance) -> np.ndarray:
-    """A camera turned by 90 degrees about its line of sight, to one side or the other, [4, 4]."""
-    turn = np.eye(4)
+def _turned(rng: Chance, poses: list[np.ndarray], share: float) -> list[np.ndarray]:
+    """Poses of which a share is turned by 90 degrees about the line of sight, all to one side."""
+    if not share:
+        return poses
     side = rng.choice([-1.0, 1.0])
+    turn = np.eye(4)
     turn[:2, :2] = [[0, -side], [side, 0]]
-    return turn
+    return [turn @ pose if rng.random() < share else pose for pose in poses]
 
 
 def _reference(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,6 +27,13 @@ class SensorConfig:
     dim: float = 0.0  # largest noise of photos in little light, instead of `noise`; 0: enough light
     motion: float = 0.0  # longest streak of a camera that moves, in pixels
     defocus: float = 0.0  # largest disc of a point that is out of focus: its radius in pixels
+
+    def under(self, amounts: Mapping[str, float]) -> SensorConfig:
+        """The sensor in a sample with these difficulties."""
+        given = {name: amounts[name] for name in ("exposure", "dim", "motion", "defocus") if name in amounts}
+        if "exposure" in given:  # photos of different exposure differ in colour, too
+            given["balance"] = 3 * self.balance
+        return replace(self, **given)
 
 
 IDEAL = SensorConfig(0, 0, 0, 0, 0, 0)

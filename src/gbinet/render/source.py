@@ -184,7 +184,7 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     rng = chance(*key, "sample")
     forced = True if config.dtu_like and not lifelike else None
     size = (config.width, config.height)
-    rig = draw_rig(rng, scene.kind, scene.layout, config.views, *size, forced, _habits(amounts))
+    rig = draw_rig(rng, scene.kind, scene.layout, config.views, *size, forced, Habits.of(amounts))
     whole = rig.cameras[:1]
     if config.zoom > 1:
         rig = draw_windows(chance(*key, "zoom"), rig, config.zoom, config.least_zoom)
@@ -195,7 +195,7 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     if "calibration" in amounts:
         wrong = tell(chance(*key, "calibration"), rig.cameras, depth[0], rig.distance, amounts["calibration"])
         told, light = wrong.cameras.to(dtype=torch.float32), wrong.bent(light)
-    sensor = _sensor(config.sensor, amounts)
+    sensor = config.sensor.under(amounts)
     behind = key_depth(keys[:, ::SUPERSAMPLING, ::SUPERSAMPLING]) if sensor.defocus else None
     images = expose(light, chance(*key, "sensor"), sensor, behind)
     # The range is that of the whole image, of which a window shows a part; a small picture of it will do.
@@ -214,17 +214,6 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
         visible,
         (*(scene.difficulties or ()), *amounts),
     )
-
-
-def _habits(amounts: dict[str, float]) -> Habits:
-    return Habits(**{name: amounts.get(name, 0.0) for name in ("wide", "forward", "above", "roll")})
-
-
-def _sensor(usual: SensorConfig, amounts: dict[str, float]) -> SensorConfig:
-    """The sensor of a sample with these difficulties."""
-    given = {name: amounts[name] for name in ("exposure", "dim", "motion", "defocus") if name in amounts}
-    balance = {"balance": 3 * usual.balance} if "exposure" in amounts else {}
-    return replace(usual, **given, **balance)
 
 
 def _in_unit(cameras: Camera, scale: float) -> Camera:
