@@ -35,8 +35,8 @@ def run(
         layout: Names of the folders in a scene.
         kind: Only this kind of scene.
         unit: Scene units per metre; 1000 writes millimetres.
-        life: Share of scenes with the difficulties of real photos: gloss, plain walls, sky, thin things, blur,
-            dim light, and so on. Cameras and depth maps stay exact.
+        life: Share of scenes with the difficulties of real photos: gloss, plain walls, sky, thin things,
+            blur, dim light, and so on. Cameras and depth maps stay exact.
         seed: Another seed gives other scenes.
         device: auto, cpu, cuda.
     """

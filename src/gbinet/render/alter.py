@@ -10,12 +10,11 @@ import torch
 
 from gbinet.render.chance import Chance, chance, log_uniform
 from gbinet.render.lighting import sky as sky_texture
-from gbinet.render.mesh import join
 from gbinet.render.paint import colour
 from gbinet.render.props import Store, placed
 from gbinet.render.scenery import Draft, Material, Part
 from gbinet.render.texture import Texture, make_texture
-from gbinet.render.thin import tube
+from gbinet.render.thin import tubes
 
 Change = Callable[[Part], Part]
 
@@ -176,7 +175,7 @@ def _window(rng: Chance, wall: Part) -> Part:
     across, rows = int(rng.integers(2, 5)), int(rng.integers(1, 3))
     lines = [(corner + along * s, corner + along * s + rise) for s in np.linspace(0, 1, across + 1)]
     lines += [(corner + rise * s, corner + rise * s + along) for s in np.linspace(0, 1, rows + 1)]
-    bars = join([tube(np.stack(line), bar) for line in lines])
+    bars = tubes(np.array(lines), bar)
     return Part(bars.to(wall.mesh.positions.device), wall.material, "wall")
 
 
@@ -215,9 +214,6 @@ def _with_things(
 def _cables(rng: Chance, draft: Draft, store: Store) -> Part:
     """Cables across the space of the cameras' views, above people's heads."""
     layout = draft.layout
-    lines = []
-    for _ in range(int(rng.integers(1, 5))):
-        ends = rng.uniform(layout.low, layout.high, (2, 3))
-        ends[:, 2] = layout.focus[2] + rng.uniform(0.3, 1.0, 2) * max(1.0, 0.3 * layout.radius)
-        lines.append(tube(ends, rng.uniform(0.003, 0.012)))
-    return store.flat(join(lines), 0.3)
+    ends = rng.uniform(layout.low, layout.high, (int(rng.integers(1, 5)), 2, 3))
+    ends[..., 2] = layout.focus[2] + rng.uniform(0.3, 1.0, ends.shape[:2]) * max(1.0, 0.3 * layout.radius)
+    return store.flat(tubes(ends, rng.uniform(0.003, 0.012)), 0.3)

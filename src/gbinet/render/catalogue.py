@@ -35,7 +35,7 @@ def texture(kind: str, number: int, device: torch.device) -> Texture:
     return paint(chance(number, "texture", kind), kind, device=device)
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=2048)
 def shape(name: str, number: int, device: torch.device) -> Shape:
     if device.type != "cpu":
         made = shape(name, number, torch.device("cpu"))

@@ -6,58 +6,68 @@ import numpy as np
 import torch
 
 from gbinet.render.chance import Chance
-from gbinet.render.mesh import Mesh, join
-from gbinet.render.shapes import box, boxes, cylinder, pose, sheet
+from gbinet.render.mesh import Mesh, join, vertex_normals
+from gbinet.render.shapes import box, boxes, cylinder, pose
 
 SIDES = 5  # of a tube
 
 
-def tube(path: np.ndarray, radius: float) -> Mesh:
-    """A tube along points [N, 3] that lie nearly on a line."""
-    along = path[-1] - path[0]
-    along = along / np.linalg.norm(along)
-    other = np.eye(3)[np.abs(along).argmin()]
-    u = np.cross(along, other)
-    u = u / np.linalg.norm(u)
+def tubes(paths: np.ndarray, radius: float | np.ndarray) -> Mesh:
+    """Tubes along lines of points [n, k, 3] that are nearly straight, of one radius or of n radii."""
+    count, steps = paths.shape[:2]
+    along = paths[:, -1] - paths[:, 0]
+    along = along / np.linalg.norm(along, axis=-1, keepdims=True)
+    u = np.cross(along, np.eye(3)[np.abs(along).argmin(-1)])
+    u = u / np.linalg.norm(u, axis=-1, keepdims=True)
     v = np.cross(along, u)
     turn = np.linspace(0, 2 * np.pi, SIDES + 1)
     turn[-1] = 0
-    ring = radius * (np.cos(turn)[:, None] * u + np.sin(turn)[:, None] * v)  # [S + 1, 3]
-    points = path[:, None] + ring[None]
-    steps = np.linalg.norm(np.diff(path, axis=0), axis=1)
-    uv = np.empty((len(path), SIDES + 1, 2))
-    uv[..., 0] = np.linspace(0, 2 * np.pi * radius, SIDES + 1)
-    uv[..., 1] = np.concatenate([[0], steps.cumsum()])[:, None]
-    return sheet(torch.from_numpy(points).float(), torch.from_numpy(uv).float())
+    radii = np.broadcast_to(np.asarray(radius, dtype=float), (count,))[:, None]
+    ring = np.cos(turn)[:, None] * u[:, None] + np.sin(turn)[:, None] * v[:, None]  # [n, S + 1, 3]
+    points = paths[:, :, None] + (radii[..., None] * ring)[:, None]  # [n, k, S + 1, 3]
+    uv = np.zeros((count, steps, SIDES + 1, 2))
+    uv[..., 0] = (radii * np.linspace(0, 2 * np.pi, SIDES + 1))[:, None]
+    uv[:, 1:, :, 1] = np.linalg.norm(np.diff(paths, axis=1), axis=-1).cumsum(1)[..., None]
+    index = np.arange(points[..., 0].size).reshape(points.shape[:3])
+    a, b, c, d = index[:, :-1, :-1], index[:, :-1, 1:], index[:, 1:, 1:], index[:, 1:, :-1]
+    corners = np.stack([np.stack([a, b, c], -1), np.stack([a, c, d], -1)]).reshape(-1, 3)
+    welded = index.copy()
+    welded[..., -1] = index[..., 0]  # the seam
+    positions, faces = torch.from_numpy(points.reshape(-1, 3)).float(), torch.from_numpy(corners)
+    normals = vertex_normals(positions, faces, torch.from_numpy(welded.reshape(-1)))
+    return Mesh(positions, normals, torch.from_numpy(uv.reshape(-1, 2)).float(), faces)
 
 
 def wires(rng: Chance) -> Mesh:
     """Sagging wires between two posts."""
     t = np.linspace(0, 1, 17)
     height = rng.uniform(0.5, 1.0)
-    parts = [cylinder(rng.uniform(0.008, 0.02), height, 8).moved(pose(x, 0, 0, 0, 0, 1)) for x in (-0.5, 0.5)]
-    for _ in range(int(rng.integers(2, 7))):
-        sag, z, y = rng.uniform(0.0, 0.12), height * rng.uniform(0.55, 1.0), rng.normal(0, 0.04)
-        drop = z - sag * 4 * t * (1 - t)
-        parts.append(tube(np.stack([t - 0.5, np.full_like(t, y), drop], -1), rng.uniform(0.002, 0.006)))
-    return join(parts)
+    posts = [cylinder(rng.uniform(0.008, 0.02), height, 8).moved(pose(x, 0, 0, 0, 0, 1)) for x in (-0.5, 0.5)]
+    count = int(rng.integers(2, 7))
+    sag, level = rng.uniform(0, 0.12, (count, 1)), height * rng.uniform(0.55, 1, (count, 1))
+    across = np.broadcast_to(rng.normal(0, 0.04, (count, 1)), (count, len(t)))
+    lines = np.stack([np.broadcast_to(t - 0.5, across.shape), across, level - sag * 4 * t * (1 - t)], -1)
+    return join([*posts, tubes(lines, rng.uniform(0.002, 0.006, count))])
 
 
 def twigs(rng: Chance) -> Mesh:
     """Stems with leaves: a house plant, reed, or a branch."""
-    parts = []
-    count, leafy = int(rng.integers(3, 12)), rng.random() < 0.8
-    width = rng.uniform(0.15, 0.45)
+    count, width = int(rng.integers(3, 12)), rng.uniform(0.15, 0.45)
     t = np.linspace(0, 1, 9)
-    for _ in range(count):
-        around, lean, height = rng.uniform(0, 2 * np.pi), rng.uniform(0, width), rng.uniform(0.5, 1)
-        out = lean * t**1.5 + 0.02 * np.sin(rng.uniform(2, 7) * t)
-        path = np.stack([np.cos(around) * out, np.sin(around) * out, height * t], -1)
-        parts.append(tube(path, rng.uniform(0.003, 0.009)))
-        if leafy:
-            at = rng.uniform(0.2, 1, int(rng.integers(4, 14)))
-            feet = np.stack([np.interp(at, t, path[:, axis]) for axis in range(3)], -1)
-            parts.append(_leaves(rng, feet))
+    around, lean, height, wave = (
+        rng.uniform(low, high, (count, 1)) for low, high in ((0, 2 * np.pi), (0, width), (0.5, 1), (2, 7))
+    )
+    out = lean * t**1.5 + 0.02 * np.sin(wave * t)
+    stems = np.stack([np.cos(around) * out, np.sin(around) * out, height * t], -1)  # [n, 9, 3]
+    parts = [tubes(stems, rng.uniform(0.003, 0.009, count))]
+    if rng.random() < 0.8:
+        number = int(rng.integers(4, 14)) * count  # leaves, between two points of a stem each
+        stem, place, share = (
+            rng.integers(0, count, number),
+            rng.integers(1, 8, number),
+            rng.random((number, 1)),
+        )
+        parts.append(_leaves(rng, stems[stem, place] * (1 - share) + stems[stem, place + 1] * share))
     return join(parts)
 
 
@@ -87,13 +97,13 @@ def brush(rng: Chance) -> Mesh:
     handle = cylinder(rng.uniform(0.015, 0.04), 0.55, 12)
     reach, spread = rng.uniform(0.2, 0.45), rng.uniform(0.02, 0.2)
     parts = [handle, box((0.12, rng.uniform(0.03, 0.12), 0.08), z=0.5)]
-    radius = rng.uniform(0.002, 0.006)
-    for _ in range(int(rng.integers(20, 70))):
-        x, y = rng.uniform(-0.05, 0.05), rng.uniform(-0.03, 0.03)
-        away = rng.normal(0, spread, 2)
-        end = [x + away[0], y + away[1], 0.58 + reach * rng.uniform(0.8, 1)]
-        parts.append(tube(np.array([[x, y, 0.55], end]), radius))
-    return join(parts)
+    count = int(rng.integers(20, 70))
+    starts = np.stack(
+        [rng.uniform(-0.05, 0.05, count), rng.uniform(-0.03, 0.03, count), np.full(count, 0.55)], -1
+    )
+    ends = starts + np.concatenate([rng.normal(0, spread, (count, 2)), np.zeros((count, 1))], 1)
+    ends[:, 2] += 0.03 + reach * rng.uniform(0.8, 1, count)
+    return join([*parts, tubes(np.stack([starts, ends], 1), rng.uniform(0.002, 0.006))])
 
 
 def railing(rng: Chance) -> Mesh:
