@@ -340,7 +340,7 @@ def depth_range(rng: Chance, depth: Tensor, rig: Rig) -> Tensor:
 def widened(rng: Chance, limits: Tensor, largest: float) -> Tensor:
     """The range [2] with more room before and behind, so that far / near is up to `largest`."""
     near, far = limits.log().unbind()
-    ratio = np.log(log_uniform(rng, min(8.0, largest), largest))
+    ratio = float(np.log(log_uniform(rng, min(8.0, largest), largest)))
     more = (ratio - (far - near)).clamp_min(0)
     before = rng.uniform(0.2, 0.8)
     return torch.stack([near - before * more, far + (1 - before) * more]).exp()
