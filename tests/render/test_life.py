@@ -31,8 +31,10 @@ from gbinet.render.chance import chance
 from gbinet.render.difficulties import NAMES, OF_SAMPLES, OF_SCENES
 from gbinet.render.props import Store
 from gbinet.render.rig import Habits, draw_rig, widened
-from gbinet.render.scenery import Draft, Layout, look_at
+from gbinet.render.scenery import Draft, Layout, Material, Part, look_at
 from gbinet.render.sensor import IDEAL, expose
+from gbinet.render.shapes import pose, quad
+from gbinet.render.texture import make_texture
 from gbinet.render.thin import THIN_SHAPES
 
 # Mean and deviation of the images, mean depth, red of a pixel in every view, four depths.
@@ -169,6 +171,19 @@ def test_thin_things_and_fences_are_added(name: str, room: tuple[Draft, Store]) 
     if name == "thin":
         assert all(a is b for a, b in zip(after.parts[:count], before.parts, strict=True))
     assert len(after.layout.obstacles) > len(before.layout.obstacles)
+
+
+@given(st.integers(0, 3), st.floats(0.3, 2.0))
+def test_cameras_stay_before_the_walls_of_a_table(quarter: int, distance: float) -> None:
+    wall = quad(np.array([-4.0, distance, -1.0]), np.array([8.0, 0, 0]), np.array([0, 0, 4.0]))
+    turned = wall.moved(pose(0, 0, 0, quarter * np.pi / 2, 0, 1))
+    material = Material(make_texture(torch.zeros(3, 4, 4)))
+    draft = Draft([Part(turned, material, "wall")], [], ((1, 1, 1), (1, 1, 1)), material.texture, LAYOUT)
+    space = altered(draft, "table", 0, {}, Store(chance(0), None, torch.device("cpu"))).layout
+    before, after = np.concatenate([LAYOUT.low, LAYOUT.high]), np.concatenate([space.low, space.high])
+    moved = np.flatnonzero(np.abs(after - before) > 1e-6)
+    assert len(moved) == 1 and abs(abs(after[moved[0]]) - (distance - 0.05)) < 1e-4
+    assert np.sign(after[moved[0]]) == np.sign(before[moved[0]])
 
 
 def test_an_open_background_replaces_walls_and_shades_the_scene(room: tuple[Draft, Store]) -> None:

@@ -12,12 +12,13 @@ from gbinet.render.chance import Chance, chance, log_uniform
 from gbinet.render.lighting import sky as sky_texture
 from gbinet.render.paint import colour
 from gbinet.render.props import Store, placed
-from gbinet.render.scenery import Draft, Material, Part
+from gbinet.render.scenery import Draft, Layout, Material, Part
 from gbinet.render.texture import Texture, make_texture
 from gbinet.render.thin import tubes
 
 Change = Callable[[Part], Part]
 
+_GAP = 0.05  # metres that cameras keep from a wall
 # Kind of scene -> least and largest size of a thin thing, in metres.
 _THIN_SIZES = {"table": (0.12, 0.45), "room": (0.5, 1.8), "facade": (0.8, 4.0), "terrain": (6.0, 20.0)}
 
@@ -27,7 +28,7 @@ def altered(draft: Draft, kind: str, seed: int, amounts: dict[str, float], store
     for name, amount in amounts.items():
         rng = chance(seed, "alter", name)
         draft = ALTERATIONS[name](draft, kind, amount, rng, store.drawing(rng))
-    return draft
+    return replace(draft, layout=_before_walls(draft)) if kind == "table" else draft
 
 
 def gloss(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> Draft:
@@ -151,6 +152,19 @@ def _with(part: Part, **changes: object) -> Part:
 
 def _scaled(rgb: tuple[float, float, float], factor: float) -> tuple[float, float, float]:
     return (rgb[0] * factor, rgb[1] * factor, rgb[2] * factor)
+
+
+def _before_walls(draft: Draft) -> Layout:
+    """Space for cameras on the table's side of the walls behind it, which stand across x or y."""
+    low, high = draft.layout.low.copy(), draft.layout.high.copy()
+    for wall in (part.mesh.positions for part in draft.parts if part.role == "wall"):
+        middle = wall[:, :2].mean(0).tolist()
+        axis = int(abs(middle[1]) > abs(middle[0]))
+        if middle[axis] > 0:
+            high[axis] = min(high[axis], middle[axis] - _GAP)
+        else:
+            low[axis] = max(low[axis], middle[axis] + _GAP)
+    return replace(draft.layout, low=low, high=high)
 
 
 def _is_floor(part: Part) -> bool:

@@ -21,7 +21,7 @@ class Difficulties:
     """All difficulties. The first seven belong to a scene, the others are drawn for every sample."""
 
     gloss: Difficulty = Difficulty(0.3, 0.6)  # share of the parts whose highlights move with the camera
-    paint: Difficulty = Difficulty(0.35, 0.85)  # share of the walls of one colour; fewer things
+    paint: Difficulty = Difficulty(0.45, 0.85)  # share of the walls of one colour; fewer things
     plastic: Difficulty = Difficulty(0.2, 0.6)  # share of the things of white plastic
     glass: Difficulty = Difficulty(0.2, 0.35)  # share of the things that mirror: what is seen has no depth
     sky: Difficulty = Difficulty(0.25, 6.0)  # backgrounds without depth, up to so many times as bright
