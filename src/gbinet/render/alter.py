@@ -19,6 +19,7 @@ from gbinet.render.thin import tubes
 Change = Callable[[Part], Part]
 
 _GAP = 0.05  # metres that cameras keep from a wall
+_CROWD = {"facade": 2, "terrain": 4}  # so many times as many thin things in wide scenes
 # Kind of scene -> least and largest size of a thin thing, in metres.
 _THIN_SIZES = {"table": (0.12, 0.45), "room": (0.5, 1.8), "facade": (0.8, 4.0), "terrain": (6.0, 20.0)}
 
@@ -92,7 +93,7 @@ def sky(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> Dr
         walls = [i for i, p in enumerate(parts) if p.role == "wall"]
         for index in rng.permutation(walls)[: rng.integers(1, 3)]:
             parts = [*parts[:index], _window(rng, parts[index]), *parts[index + 1 :]]
-    shade = 1 / log_uniform(rng, 1, amount)  # of the scene against its background
+    shade = 1 / log_uniform(rng, min(1.5, amount), amount)  # of the scene against its background
     lights = [replace(lamp, colour=_scaled(lamp.colour, shade)) for lamp in draft.lights]
     above, below = draft.ambient
     return replace(
@@ -174,9 +175,9 @@ def _is_floor(part: Part) -> bool:
 
 def _bright(rng: Chance, device: torch.device) -> Texture:
     choice = rng.random()
-    if choice < 0.4:  # burnt out, or a white screen
+    if choice < 0.55:  # burnt out, or a white screen
         return make_texture(torch.full((3, 256, 256), rng.uniform(0.9, 1.0), device=device))
-    if choice < 0.55:
+    if choice < 0.65:
         return make_texture(colour(rng, device, 0.7, 0.98).expand(3, 256, 256))
     return sky_texture(rng, device)
 
@@ -207,7 +208,7 @@ def _with_things(
     parts, layout = list(draft.parts), draft.layout
     spheres = []
     ground = float(layout.focus[2]) - 2.0 if kind == "terrain" else 0.0
-    for _ in range(count):
+    for _ in range(count * _CROWD.get(kind, 1)):
         thing = store.thin(names)
         size = log_uniform(rng, low + least * (high - low), high)
         reach = max(1.2 * layout.radius, 0.5 * size)
