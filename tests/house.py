@@ -22,7 +22,7 @@ LEVELS: list[set[str]] = [
     {"errors"},
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
     {"formats", "ops"},
-    {"model", "kernels", "scenes", "render"},
+    {"model", "scenes", "render"},
     {"inference", "fusion", "evaluation", "viewer", "training"},
     {"pipeline"},
     {"cli"},

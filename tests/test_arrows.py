@@ -18,8 +18,6 @@ from house import IMPORTS, LEVEL, LEVELS, SOURCE, files, house_map, tree_of, wri
 SIDEWAYS = {
     ("scene", "camera"): "a view has a camera",
     ("depthmap", "camera"): "a depth map has a camera",
-    ("render", "kernels"): "the plain reference calls its fast twin",
-    ("kernels", "render"): "a fast twin names its plain reference and shares its types",
     ("render", "scenes"): "rendered samples are batches",
     ("training", "evaluation"): "validation uses the measures of evaluation",
     ("viewer", "fusion"): "the viewer loads clouds and meshes as fusion left them",
@@ -120,7 +118,7 @@ def test_every_exception_is_in_use() -> None:
 
 
 def is_kernel_file(file: Path) -> bool:
-    return file.stem.endswith("_triton") or file.parts[0] == "kernels"
+    return file.stem.endswith("_triton")
 
 
 def test_operations_know_only_nouns() -> None:

@@ -1,4 +1,4 @@
-"""Fast twin of gbinet.render.shade.shade for CUDA: rays, textures, lights and shadows of all samples of a
+"""Fast twin of shade.shade for CUDA: rays, textures, lights and shadows of all samples of a
 pixel in one Triton kernel that writes their mean."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gbinet.camera import Camera, pixel_centres
 from gbinet.render.rasterise import ray_terms
 
 if TYPE_CHECKING:
-    from gbinet.render.stage import RenderScene
+    from gbinet.render.scenery import RenderScene
 
 _EMPTY = tl.constexpr(torch.iinfo(torch.int64).max)
 # They change with every scene: compile once for all.
@@ -174,6 +174,133 @@ def _shadow(light, shadows, index, size, px, py, pz, nx, ny, nz, distance, mask)
     return tl.where(inside, top + (bottom - top) * fy, 1.0)
 
 
+@triton.jit
+def _ray(row, x, y, first):
+    """The ray of a sample, of unit depth, in the world."""
+    dv = (y + first - tl.load(row + 15)) * tl.load(row + 13)
+    du = (x + first - tl.load(row + 14) - tl.load(row + 16) * dv) * tl.load(row + 12)
+    rx = du * tl.load(row) + dv * tl.load(row + 3) + tl.load(row + 6)
+    ry = du * tl.load(row + 1) + dv * tl.load(row + 4) + tl.load(row + 7)
+    rz = du * tl.load(row + 2) + dv * tl.load(row + 5) + tl.load(row + 8)
+    return rx, ry, rz
+
+
+@triton.jit
+def _three(place, mask, last):
+    """Three numbers in a row; 0, 0, last where masked."""
+    x = tl.load(place, mask=mask, other=0.0)
+    y = tl.load(place + 1, mask=mask, other=0.0)
+    return x, y, tl.load(place + 2, mask=mask, other=last)
+
+
+@triton.jit
+def _meet(face, seen, ox, oy, oz, rx, ry, rz):
+    """Where rays meet their triangles' planes: the points, their depths, how the planes face rays, and the
+    weights of the second and third corner."""
+    nx, ny, nz = _three(face + 3, seen, 1.0)
+    vx, vy, vz = _three(face, seen, 0.0)
+    facing = _dot(nx, ny, nz, rx, ry, rz)
+    facing = tl.where(tl.abs(facing) < 1e-6, 1e-6, facing)
+    depth = _dot(vx - ox, vy - oy, vz - oz, nx, ny, nz) / facing
+    px, py, pz = ox + depth * rx, oy + depth * ry, oz + depth * rz
+    ix, iy, iz = px - vx, py - vy, pz - vz
+    ax, ay, az = _three(face + 6, seen, 0.0)
+    bx, by, bz = _three(face + 9, seen, 0.0)
+    w1 = tl.minimum(tl.maximum(_dot(ix, iy, iz, ax, ay, az), 0.0), 1.0)
+    w2 = tl.minimum(tl.maximum(_dot(ix, iy, iz, bx, by, bz), 0.0), 1.0)
+    return px, py, pz, depth, facing, w1, w2
+
+
+@triton.jit
+def _smooth_normal(face, seen, w1, w2, tx, ty, tz):
+    """The interpolated normal, towards the camera."""
+    sx, sy, sz = _three(face + 18, seen, 1.0)
+    ax, ay, az = _three(face + 21, seen, 0.0)
+    bx, by, bz = _three(face + 24, seen, 0.0)
+    sx, sy, sz = _unit(sx + (w1 * ax + w2 * bx), sy + (w1 * ay + w2 * by), sz + (w1 * az + w2 * bz))
+    flip = tl.where(_dot(sx, sy, sz, tx, ty, tz) < 0, -1.0, 1.0)
+    return sx * flip, sy * flip, sz * flip
+
+
+@triton.jit
+def _albedo(face, material, seen, w1, w2, density, texels, bases, log_sizes):
+    """Linear colour of a surface: its texture times its tint."""
+    u = tl.load(face + 12, mask=seen, other=0.0)
+    v = tl.load(face + 13, mask=seen, other=0.0)
+    u += w1 * tl.load(face + 14, mask=seen, other=0.0) + w2 * tl.load(face + 16, mask=seen, other=0.0)
+    v += w1 * tl.load(face + 15, mask=seen, other=0.0) + w2 * tl.load(face + 17, mask=seen, other=0.0)
+    texture = tl.load(material + 6, mask=seen, other=0.0).to(tl.int32)
+    r, g, b = _sample(texels, bases, log_sizes, texture, u, v, density, seen)
+    tr, tg, tb = _three(material, seen, 0.0)
+    r, g, b = tl.minimum(r * tr, 1.0), tl.minimum(g * tg, 1.0), tl.minimum(b * tb, 1.0)
+    return _power(r, 2.2), _power(g, 2.2), _power(b, 2.2)
+
+
+@triton.jit
+def _lighting(
+    lights, shadows, ambient, light_count, shadow_size, shininess, seen,
+    px, py, pz, sx, sy, sz, tx, ty, tz,
+):  # fmt: skip
+    """Light that reaches a matt surface, and highlights."""
+    upward = 0.5 + 0.5 * sz
+    dr = tl.load(ambient + 3) + (tl.load(ambient) - tl.load(ambient + 3)) * upward
+    dg = tl.load(ambient + 4) + (tl.load(ambient + 1) - tl.load(ambient + 4)) * upward
+    db = tl.load(ambient + 5) + (tl.load(ambient + 2) - tl.load(ambient + 5)) * upward
+    hr, hg, hb = dr * 0.0, dg * 0.0, db * 0.0
+    for lamp in range(light_count):
+        light = lights + lamp * 23
+        lx, ly, lz = tl.load(light) - px, tl.load(light + 1) - py, tl.load(light + 2) - pz
+        distance = tl.sqrt(lx * lx + ly * ly + lz * lz)
+        lx, ly, lz = lx / distance, ly / distance, lz / distance
+        cosine = tl.maximum(_dot(sx, sy, sz, lx, ly, lz), 0.0)
+        relative = tl.load(light + 7) / distance
+        lit = 1 + tl.load(light + 3) * (tl.minimum(relative * relative, 6.0) - 1)
+        lit *= _shadow(light, shadows, lamp, shadow_size, px, py, pz, sx, sy, sz, distance, seen)
+        mx, my, mz = _unit(lx + tx, ly + ty, lz + tz)
+        gleam = _power(tl.maximum(_dot(sx, sy, sz, mx, my, mz), 1e-4), shininess)
+        gleam = tl.where(cosine > 0, gleam * lit, 0.0)
+        cosine = cosine * lit
+        cr, cg, cb = tl.load(light + 4), tl.load(light + 5), tl.load(light + 6)
+        dr, dg, db = dr + cr * cosine, dg + cg * cosine, db + cb * cosine
+        hr, hg, hb = hr + cr * gleam, hg + cg * gleam, hb + cb * gleam
+    return dr, dg, db, hr, hg, hb
+
+
+@triton.jit
+def _colour(
+    key, mask, row, rx, ry, rz, ox, oy, oz, face_table, materials, texels, bases, log_sizes,
+    lights, shadows, ambient, around, light_count, shadow_size,
+):  # fmt: skip
+    """Linear colour of one sample: of the triangle in its key, or of the surroundings."""
+    length = tl.sqrt(rx * rx + ry * ry + rz * rz)
+    tx, ty, tz = -rx / length, -ry / length, -rz / length
+    seen = mask & (key != _EMPTY)
+    face = face_table + tl.where(seen, key & 0xFFFFFFFF, 0) * 32
+    px, py, pz, depth, facing, w1, w2 = _meet(face, seen, ox, oy, oz, rx, ry, rz)
+    sx, sy, sz = _smooth_normal(face, seen, w1, w2, tx, ty, tz)
+    slant = tl.rsqrt(tl.maximum(tl.abs(facing) / length, 0.05))
+    density = tl.load(face + 27, mask=seen, other=0.0) * depth * slant * tl.load(row + 12)
+    material = materials + tl.load(face + 28, mask=seen, other=0.0).to(tl.int32) * 8
+    r, g, b = _albedo(face, material, seen, w1, w2, density, texels, bases, log_sizes)
+    gloss = tl.load(material + 3, mask=seen, other=0.0)
+    shininess = tl.load(material + 4, mask=seen, other=1.0)
+    mirror = tl.load(material + 5, mask=seen, other=0.0)
+    dr, dg, db, hr, hg, hb = _lighting(
+        lights, shadows, ambient, light_count, shadow_size, shininess, seen,
+        px, py, pz, sx, sy, sz, tx, ty, tz,
+    )  # fmt: skip
+    # what is mirrored, or seen where there is no triangle
+    twice = 2 * _dot(sx, sy, sz, tx, ty, tz)
+    ex, ey, ez = twice * sx - tx, twice * sy - ty, twice * sz - tz
+    ex, ey, ez = tl.where(seen, ex, -tx), tl.where(seen, ey, -ty), tl.where(seen, ez, -tz)
+    wanted = mask & ((mirror > 0) | (key == _EMPTY))
+    er, eg, eb = _around(texels, bases, log_sizes, around, ex, ey, ez, tl.where(seen, 4.0, 1.0), wanted)
+    red = tl.where(seen, r * dr * (1 - mirror) + mirror * er + gloss * hr, er)
+    green = tl.where(seen, g * dg * (1 - mirror) + mirror * eg + gloss * hg, eg)
+    blue = tl.where(seen, b * db * (1 - mirror) + mirror * eb + gloss * hb, eb)
+    return red, green, blue
+
+
 @triton.jit(do_not_specialize=_SIZES)
 def _shade(
     keys,  # [V, H * s, W * s] int64
@@ -210,100 +337,14 @@ def _shade(
     around = tl.zeros([BLOCK], tl.int32) + last_texture
     for number in range(SAMPLES * SAMPLES):
         x, y = column * SAMPLES + number % SAMPLES, line * SAMPLES + number // SAMPLES
-        # the ray of the sample, of unit depth
-        dv = (y + first - tl.load(row + 15)) * tl.load(row + 13)
-        du = (x + first - tl.load(row + 14) - tl.load(row + 16) * dv) * tl.load(row + 12)
-        rx = du * tl.load(row) + dv * tl.load(row + 3) + tl.load(row + 6)
-        ry = du * tl.load(row + 1) + dv * tl.load(row + 4) + tl.load(row + 7)
-        rz = du * tl.load(row + 2) + dv * tl.load(row + 5) + tl.load(row + 8)
-        length = tl.sqrt(rx * rx + ry * ry + rz * rz)
-        tx, ty, tz = -rx / length, -ry / length, -rz / length
+        rx, ry, rz = _ray(row, x, y, first)
         place = (view * (height * SAMPLES) + y).to(tl.int64) * (width * SAMPLES) + x
         key = tl.load(keys + place, mask=mask, other=_EMPTY)
-        seen = mask & (key != _EMPTY)
-        face = face_table + tl.where(seen, key & 0xFFFFFFFF, 0) * 32
-        # where the ray meets the triangle's plane
-        nx = tl.load(face + 3, mask=seen, other=0.0)
-        ny = tl.load(face + 4, mask=seen, other=0.0)
-        nz = tl.load(face + 5, mask=seen, other=1.0)
-        vx = tl.load(face, mask=seen, other=0.0)
-        vy = tl.load(face + 1, mask=seen, other=0.0)
-        vz = tl.load(face + 2, mask=seen, other=0.0)
-        facing = _dot(nx, ny, nz, rx, ry, rz)
-        facing = tl.where(tl.abs(facing) < 1e-6, 1e-6, facing)
-        depth = _dot(vx - ox, vy - oy, vz - oz, nx, ny, nz) / facing
-        px, py, pz = ox + depth * rx, oy + depth * ry, oz + depth * rz
-        ix, iy, iz = px - vx, py - vy, pz - vz
-        w1 = _dot(
-            ix, iy, iz,
-            tl.load(face + 6, mask=seen, other=0.0),
-            tl.load(face + 7, mask=seen, other=0.0),
-            tl.load(face + 8, mask=seen, other=0.0),
+        r, g, b = _colour(
+            key, mask, row, rx, ry, rz, ox, oy, oz, face_table, materials, texels, bases, log_sizes,
+            lights, shadows, ambient, around, light_count, shadow_size,
         )  # fmt: skip
-        w2 = _dot(
-            ix, iy, iz,
-            tl.load(face + 9, mask=seen, other=0.0),
-            tl.load(face + 10, mask=seen, other=0.0),
-            tl.load(face + 11, mask=seen, other=0.0),
-        )  # fmt: skip
-        w1, w2 = tl.minimum(tl.maximum(w1, 0.0), 1.0), tl.minimum(tl.maximum(w2, 0.0), 1.0)
-        u = tl.load(face + 12, mask=seen, other=0.0)
-        v = tl.load(face + 13, mask=seen, other=0.0)
-        u += w1 * tl.load(face + 14, mask=seen, other=0.0) + w2 * tl.load(face + 16, mask=seen, other=0.0)
-        v += w1 * tl.load(face + 15, mask=seen, other=0.0) + w2 * tl.load(face + 17, mask=seen, other=0.0)
-        sx = tl.load(face + 18, mask=seen, other=0.0)
-        sy = tl.load(face + 19, mask=seen, other=0.0)
-        sz = tl.load(face + 20, mask=seen, other=1.0)
-        sx += w1 * tl.load(face + 21, mask=seen, other=0.0) + w2 * tl.load(face + 24, mask=seen, other=0.0)
-        sy += w1 * tl.load(face + 22, mask=seen, other=0.0) + w2 * tl.load(face + 25, mask=seen, other=0.0)
-        sz += w1 * tl.load(face + 23, mask=seen, other=0.0) + w2 * tl.load(face + 26, mask=seen, other=0.0)
-        sx, sy, sz = _unit(sx, sy, sz)
-        flip = tl.where(_dot(sx, sy, sz, tx, ty, tz) < 0, -1.0, 1.0)
-        sx, sy, sz = sx * flip, sy * flip, sz * flip
-        # material
-        slant = tl.rsqrt(tl.maximum(tl.abs(facing) / length, 0.05))
-        density = tl.load(face + 27, mask=seen, other=0.0) * depth * slant * tl.load(row + 12)
-        index = tl.load(face + 28, mask=seen, other=0.0).to(tl.int32)
-        material = materials + index * 8
-        texture = tl.load(material + 6, mask=seen, other=0.0).to(tl.int32)
-        r, g, b = _sample(texels, bases, log_sizes, texture, u, v, density, seen)
-        r = _power(tl.minimum(r * tl.load(material, mask=seen, other=0.0), 1.0), 2.2)
-        g = _power(tl.minimum(g * tl.load(material + 1, mask=seen, other=0.0), 1.0), 2.2)
-        b = _power(tl.minimum(b * tl.load(material + 2, mask=seen, other=0.0), 1.0), 2.2)
-        gloss = tl.load(material + 3, mask=seen, other=0.0)
-        shininess = tl.load(material + 4, mask=seen, other=1.0)
-        mirror = tl.load(material + 5, mask=seen, other=0.0)
-        # light
-        upward = 0.5 + 0.5 * sz
-        dr = tl.load(ambient + 3) + (tl.load(ambient) - tl.load(ambient + 3)) * upward
-        dg = tl.load(ambient + 4) + (tl.load(ambient + 1) - tl.load(ambient + 4)) * upward
-        db = tl.load(ambient + 5) + (tl.load(ambient + 2) - tl.load(ambient + 5)) * upward
-        hr, hg, hb = dr * 0.0, dg * 0.0, db * 0.0
-        for lamp in range(light_count):
-            light = lights + lamp * 23
-            lx, ly, lz = tl.load(light) - px, tl.load(light + 1) - py, tl.load(light + 2) - pz
-            distance = tl.sqrt(lx * lx + ly * ly + lz * lz)
-            lx, ly, lz = lx / distance, ly / distance, lz / distance
-            cosine = tl.maximum(_dot(sx, sy, sz, lx, ly, lz), 0.0)
-            relative = tl.load(light + 7) / distance
-            lit = 1 + tl.load(light + 3) * (tl.minimum(relative * relative, 6.0) - 1)
-            lit *= _shadow(light, shadows, lamp, shadow_size, px, py, pz, sx, sy, sz, distance, seen)
-            mx, my, mz = _unit(lx + tx, ly + ty, lz + tz)
-            gleam = _power(tl.maximum(_dot(sx, sy, sz, mx, my, mz), 1e-4), shininess)
-            gleam = tl.where(cosine > 0, gleam * lit, 0.0)
-            cosine = cosine * lit
-            cr, cg, cb = tl.load(light + 4), tl.load(light + 5), tl.load(light + 6)
-            dr, dg, db = dr + cr * cosine, dg + cg * cosine, db + cb * cosine
-            hr, hg, hb = hr + cr * gleam, hg + cg * gleam, hb + cb * gleam
-        # what is mirrored, or seen where there is no triangle
-        twice = 2 * _dot(sx, sy, sz, tx, ty, tz)
-        ex, ey, ez = twice * sx - tx, twice * sy - ty, twice * sz - tz
-        ex, ey, ez = tl.where(seen, ex, -tx), tl.where(seen, ey, -ty), tl.where(seen, ez, -tz)
-        wanted = mask & ((mirror > 0) | (key == _EMPTY))
-        er, eg, eb = _around(texels, bases, log_sizes, around, ex, ey, ez, tl.where(seen, 4.0, 1.0), wanted)
-        red += tl.where(seen, r * dr * (1 - mirror) + mirror * er + gloss * hr, er)
-        green += tl.where(seen, g * dg * (1 - mirror) + mirror * eg + gloss * hg, eg)
-        blue += tl.where(seen, b * db * (1 - mirror) + mirror * eb + gloss * hb, eb)
+        red, green, blue = red + r, green + g, blue + b
     share = 1.0 / (SAMPLES * SAMPLES)
     target = image + (view * 3).to(tl.int64) * (height * width) + rest
     tl.store(target, red * share, mask=mask)

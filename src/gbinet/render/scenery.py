@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -34,12 +35,16 @@ class Material:
     mirror: float = 0.0  # share of the surroundings that is reflected
 
 
+Role = Literal["thing", "wall", "ceiling", "ground", "pane", "hung"]
+
+
 @dataclass(frozen=True)
 class Part:
     """A mesh, already in the world, with its material."""
 
     mesh: Mesh
     material: Material
+    role: Role = "thing"  # what it is in its scene: a difficulty may change walls only
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class RenderScene:
     shadows: Tensor  # [L, S, S] float32 depth seen from the lights
     ambient: Tensor  # [2, 3] float32 light from above and below
     layout: Layout
+    difficulties: tuple[str, ...] | None  # that it has; none: an ordinary scene, and so are its samples
 
     @property
     def device(self) -> torch.device:
@@ -98,7 +104,13 @@ class Draft:
     layout: Layout
 
 
-def assemble(kind: str, seed: int, draft: Draft, device: torch.device) -> RenderScene:
+def assemble(
+    kind: str,
+    seed: int,
+    draft: Draft,
+    device: torch.device,
+    difficulties: tuple[str, ...] | None = None,
+) -> RenderScene:
     """Put the parts of a scene together on the device and cast the shadows."""
     parts, lights = draft.parts, draft.lights
     meshes = [part.mesh.to(device) for part in parts]
@@ -128,6 +140,7 @@ def assemble(kind: str, seed: int, draft: Draft, device: torch.device) -> Render
         shadows=key_depth(visible_keys(whole.positions, faces, cameras)),
         ambient=torch.tensor(draft.ambient, dtype=torch.float32).to(device, non_blocking=True),
         layout=draft.layout,
+        difficulties=difficulties,
     )
 
 
