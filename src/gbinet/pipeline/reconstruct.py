@@ -22,6 +22,7 @@ from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
 from gbinet.pointcloud import PointCloud
 from gbinet.progress import StepProgress
+from gbinet.provenance import maker
 from gbinet.scene import Scene, View
 from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.scenes.sfm.cameras import CameraSharing
@@ -125,7 +126,7 @@ def _run(
         open3d()  # missing, it is said now, not after hours
     found, notes, posed = open_scene(scene, out, settings, progress)
     network = model or GBiNet.from_pretrained()
-    least = settings.fusion.confidence_for({"min_confidence": network.min_confidence})
+    least = settings.fusion.confidence_for(maker(network).to_dict())
     settings = replace(settings, fusion=replace(settings.fusion, min_confidence=least))
     depth_run = estimate_depths(
         found,
