@@ -45,7 +45,7 @@ class Peak(TorchDispatchMode):
         key = storage._cdata
         if key in self._known:
             return
-        size = -(-storage.nbytes() // 512) * 512  # as torch's allocator rounds
+        size = rounded(storage.nbytes())
         self._known.add(key)
         self.now += size
         self.peak = max(self.peak, self.now)
@@ -67,7 +67,12 @@ def on_device(model: GBiNet) -> int:
     """Bytes of the weights and of all that is packed."""
     packed = [getattr(module, "packed", None) for module in model.modules()]
     found = [*model.parameters(), *tensors_in(packed)]
-    return sum(t.numel() * t.element_size() for t in found)
+    return sum(rounded(t.numel() * t.element_size()) for t in found)
+
+
+def rounded(size: int) -> int:
+    """As torch's allocator rounds."""
+    return -(-size // 512) * 512
 
 
 PeakMiB = Callable[[int, int, int], float]  # of width, height, views

@@ -11,6 +11,7 @@ from gbinet.inference.graphs import Replaying
 from gbinet.inference.prepare import fold_batch_norms, is_packed, prepare
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet, SearchResult
+from gbinet.model.layers import pack
 from gbinet.model.search import SearchState
 
 PLAIN = GBiNetConfig(first_bins=8, stages=2, scale_of_stage=(0, 3), readout="expectation")
@@ -68,9 +69,7 @@ def agree(found: SearchResult, expected: SearchResult, share: float) -> None:
 
 
 def packed(module: torch.nn.Module) -> torch.nn.Module:
-    for layer in module.modules():
-        if hasattr(layer, "pack"):
-            layer.pack()
+    pack(module)
     return module
 
 

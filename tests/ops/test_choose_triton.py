@@ -39,8 +39,8 @@ def test_cells_places_and_confidence(
     assert cell.dtype == expected.dtype == torch.int32
     assert (cell == expected).float().mean() >= share
     assert ((confidence - plain).abs() < 1e-5).float().mean() >= share
-    place, confidence = choose.place(state.bins, logits, nearby)
-    wanted, plain = choose.place_plain(state.bins, logits, nearby)
+    place, confidence = choose.choose(state.bins, logits, nearby, place=True)
+    wanted, plain = choose.choose_plain(state.bins, logits, nearby, place=True)
     assert ((place - wanted).abs() < 1e-4).float().mean() >= share
     assert ((confidence - plain).abs() < 1e-5).float().mean() >= share
 
@@ -49,6 +49,6 @@ def test_cells_places_and_confidence(
 def test_places_have_a_gradient_where_logits_have_one(kernel_device: torch.device) -> None:
     state = state_of(4, 4, 2, True, kernel_device)
     logits = torch.randn(2, 4, 9, 37).to(kernel_device).requires_grad_()
-    place, confidence = choose.place(state.bins, logits, True)
+    place, confidence = choose.choose(state.bins, logits, True, place=True)
     assert place.requires_grad and confidence.requires_grad
-    assert not any(t.requires_grad for t in choose.choose(state.bins, logits))
+    assert not any(t.requires_grad for t in choose.choose(state.bins, logits.detach()))

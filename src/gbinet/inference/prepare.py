@@ -10,7 +10,7 @@ from torch import nn
 
 from gbinet.model.cost_volume import ViewWeight
 from gbinet.model.gbinet import GBiNet
-from gbinet.model.layers import Block, Conv2d, Conv3d, DeformConv2d, DoublingConv3d
+from gbinet.model.layers import Block, pack
 
 Network = TypeVar("Network", bound=GBiNet)
 Module = TypeVar("Module", bound=nn.Module)
@@ -36,9 +36,7 @@ def prepare(
     for parameter in ready.parameters():  # channels last: what the kernels read and cuDNN likes
         if parameter.dim() in layouts:
             parameter.data = parameter.data.contiguous(memory_format=layouts[parameter.dim()])
-    for module in ready.modules():
-        if isinstance(module, Conv2d | Conv3d | DoublingConv3d | DeformConv2d):
-            module.pack()
+    pack(ready)
     ready.ready = True
     return ready
 

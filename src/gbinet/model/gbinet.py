@@ -197,7 +197,7 @@ class GBiNet(nn.Module):
 
     def expected_depth(self, stage: Stage) -> Tensor:
         """Continuous depth after a stage, [B, h, w]."""
-        place, _ = choose.place(stage.state.bins, stage.logits)
+        place, _ = choose.choose(stage.state.bins, stage.logits, place=True)
         return search.settled_depth(replace(stage.next_state, place=place))
 
     # A network that searches in another way overrides these, and start, enlarge, expected_depth.
@@ -233,7 +233,8 @@ class GBiNet(nn.Module):
         assert after.place is not None and smoothing is not None  # the configuration saw to it
         assert self.refiner is not None
         # Not from the stage, which lets no gradient through.
-        place, own = choose.place(stage.state.bins, stage.logits, self.config.joint_confidence)
+        joint = self.config.joint_confidence
+        place, own = choose.choose(stage.state.bins, stage.logits, joint, place=True)
         places = candidates(place, after.place, *smoothing, sides=self.config.refiner_sides)
         confidences = torch.cat([self._with_choice(own, stage), confidence], dim=1)
         place, logit = self.refiner(places, confidences, reference)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from gbinet.errors import InputError
+from gbinet.ops import conv as conv_ops
+from gbinet.ops import deform
 from gbinet.ops.conv import Packed, conv, double, doubled_plain
-from gbinet.ops.conv import pack as pack_conv
-from gbinet.ops.deform import deform_conv2d
-from gbinet.ops.deform import pack as pack_deform
 from gbinet.ops.inplace import add_into
 from gbinet.ops.norm import norm_relu
 
@@ -23,9 +22,6 @@ class Conv2d(nn.Conv2d):
 
     packed: Packed | None = None
     planar: bool = False  # packed, its result is contiguous, not channels last
-
-    def pack(self) -> None:
-        self.packed = pack_conv(self)
 
     def forward(self, input: Tensor, relu: bool = False, skip: Tensor | None = None) -> Tensor:
         """[B, I, H, W] -> [B, O, H', W']; skip [B, O, H', W'] is added after the ReLU."""
@@ -43,9 +39,6 @@ class Conv3d(nn.Conv3d):
 
     packed: Packed | None = None
 
-    def pack(self) -> None:
-        self.packed = pack_conv(self)
-
     def forward(self, input: Tensor) -> Tensor:  # [B, I, D, H, W] -> [B, O, D, H', W']
         return conv(input, self, self.packed)
 
@@ -57,9 +50,6 @@ class DoublingConv3d(nn.ConvTranspose3d):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3, (1, 2, 2), padding=1, output_padding=(0, 1, 1), bias=False)
-
-    def pack(self) -> None:
-        self.packed = pack_conv(self)
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """[B, I, D, H, W] -> [B, O, D, 2 H, 2 W]."""
@@ -80,12 +70,18 @@ class DeformConv2d(nn.Module):
         assert self.offset.bias is not None
         nn.init.zeros_(self.offset.bias)
 
-    def pack(self) -> None:
-        self.packed = pack_deform(self.weight)
-
     def forward(self, features: Tensor, out: Tensor | None = None) -> Tensor:
         """[B, C, H, W] -> [B, O, H, W], written to `out` if that is given (ops.deform.room makes it)."""
-        return deform_conv2d(features, self.offset(features), self.weight, self.packed, out)
+        return deform.deform_conv2d(features, self.offset(features), self.weight, self.packed, out)
+
+
+def pack(module: nn.Module) -> None:
+    """Pack all layers inside for the kernels, where these serve."""
+    for layer in module.modules():
+        if isinstance(layer, Conv2d | Conv3d | DoublingConv3d):
+            layer.packed = conv_ops.pack(layer)
+        elif isinstance(layer, DeformConv2d):
+            layer.packed = deform.pack(layer.weight)
 
 
 class Block(nn.Sequential):
@@ -101,8 +97,8 @@ class Block(nn.Sequential):
     @torch.no_grad()
     def fold(self) -> None:
         """Put the batch norm, as it is in eval mode, into the convolution."""
-        if self.folded:
-            return
+        if not isinstance(self.norm, nn.BatchNorm2d | nn.BatchNorm3d):
+            return  # folded before
         scale, shift = scale_and_shift(self.norm)
         shape = [1] * self.conv.weight.dim()
         shape[1 if isinstance(self.conv, nn.ConvTranspose3d) else 0] = -1
@@ -118,9 +114,8 @@ class Block(nn.Sequential):
         return result if skip is None else add_into(result, skip)
 
 
-def scale_and_shift(norm: nn.Module) -> tuple[Tensor, Tensor]:
+def scale_and_shift(norm: nn.BatchNorm2d | nn.BatchNorm3d) -> tuple[Tensor, Tensor]:
     """A batch norm in eval mode is x * scale + shift per channel, [C] each."""
-    assert isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d)
     if norm.running_mean is None or norm.running_var is None:
         raise InputError("this batch norm keeps no running statistics and cannot be folded")
     scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)

@@ -156,7 +156,7 @@ def follow(
     if smoothing is None:
         cell, confidence = choose.choose(state.bins, logits, nearby)
         return _reached(state, cell), confidence
-    place, confidence = choose.place(state.bins, logits, nearby)
+    place, confidence = choose.choose(state.bins, logits, nearby, place=True)
     return settle(state, smoothed(place, *smoothing)), confidence
 
 

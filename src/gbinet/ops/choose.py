@@ -10,40 +10,29 @@ from gbinet.ops.bins import Bins
 from gbinet.ops.shares import shares
 
 
-def choose(bins: Bins, logits: Tensor, nearby: bool = False) -> tuple[Tensor, Tensor]:
+def choose(bins: Bins, logits: Tensor, nearby: bool = False, place: bool = False) -> tuple[Tensor, Tensor]:
     """The most probable bin's cell, [B, H, W] int32, and its probability, [B, 1, H, W] float32.
 
-    logits [B, D, H, W] of any floating type. nearby: the probability of its direct neighbours is added. No
-    gradient.
-    """
-    logits = logits.detach()
-    if ops.usable(logits):
-        from gbinet.ops import choose_triton
-
-        return choose_triton.choose(bins, logits, nearby, place=False)
-    return choose_plain(bins, logits, nearby)
-
-
-def choose_plain(bins: Bins, logits: Tensor, nearby: bool = False) -> tuple[Tensor, Tensor]:
-    cell = (bins.first + logits.max(1).indices).clamp(0, bins.cells - 1)
-    return cell.to(torch.int32), confidence_of(shares(logits.float()), nearby)
-
-
-def place(bins: Bins, logits: Tensor, nearby: bool = False) -> tuple[Tensor, Tensor]:
-    """The continuous answer in cells, [B, H, W] float32 (see expected_place), and the probability as above.
-
-    With gradients, by the plain twin, where the logits have one.
+    logits [B, D, H, W] of any floating type. nearby: the probability of its direct neighbours is added.
+    place: the continuous answer instead of the cell, float32 (see expected_place); with gradients, by the
+    plain twin, where the logits have one.
     """
     if ops.usable(logits) and not (logits.requires_grad and torch.is_grad_enabled()):
         from gbinet.ops import choose_triton
 
-        return choose_triton.choose(bins, logits, nearby, place=True)
-    return place_plain(bins, logits, nearby)
+        return choose_triton.choose(bins, logits, nearby, place)
+    return choose_plain(bins, logits, nearby, place)
 
 
-def place_plain(bins: Bins, logits: Tensor, nearby: bool = False) -> tuple[Tensor, Tensor]:
+def choose_plain(
+    bins: Bins, logits: Tensor, nearby: bool = False, place: bool = False
+) -> tuple[Tensor, Tensor]:
     probabilities = shares(logits.float())
-    return expected_place(bins, probabilities), confidence_of(probabilities, nearby)
+    confidence = confidence_of(probabilities, nearby)
+    if place:
+        return expected_place(bins, probabilities), confidence
+    cell = (bins.first + logits.max(1).indices).clamp(0, bins.cells - 1)
+    return cell.to(torch.int32), confidence
 
 
 def expected_place(bins: Bins, probabilities: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def conv(
     skip: Tensor | None = None,  # [B, O, (D,) h, w], added after the ReLU
     planar: bool = False,  # of images, no skip: the kernels' result is contiguous, not channels last
 ) -> Tensor:  # [B, O, (D,) h, w]
-    """layer(x), ReLU, addition of the skip connection; one pass where the layer is packed"""
+    """layer(x), ReLU, addition of the skip connection; one pass where the layer is packed."""
     if packed is None or not ops.usable(x):
         return _finished(conv_plain(x, layer), relu, skip)
     from gbinet.ops import conv_triton, planes_triton

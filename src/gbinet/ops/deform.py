@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -58,13 +56,15 @@ def deform_conv2d_plain(features: Tensor, offsets: Tensor, weight: Tensor) -> Te
 
 def deform_conv2d_fast(features: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
     """By the kernels, with gradients."""
-    result: Tensor = _DeformConv2d.apply(features, offsets, weight)  # type: ignore[no-untyped-call]
+    from gbinet.ops.deform_triton import DeformConv2d
+
+    result: Tensor = DeformConv2d.apply(features, offsets, weight)  # type: ignore[no-untyped-call]
     return result
 
 
 def pack(weight: Tensor) -> Tensor | None:
     """[O, C, 3, 3] -> [9, C, O], as the kernels read it; None where they do not serve."""
-    return _taps(weight.detach()) if ops.usable(weight) else None
+    return taps_of(weight.detach()) if ops.usable(weight) else None
 
 
 def room(like: Tensor, *shape: int) -> Tensor:
@@ -75,35 +75,6 @@ def room(like: Tensor, *shape: int) -> Tensor:
     return like.new_empty(*leading, height, width, channels).movedim(-1, -3)
 
 
-def _taps(weight: Tensor) -> Tensor:
+def taps_of(weight: Tensor) -> Tensor:
+    """[O, C, 3, 3] -> [9, C, O]."""
     return weight.permute(2, 3, 1, 0).reshape(9, weight.shape[1], -1).contiguous()
-
-
-class _DeformConv2d(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
-        from gbinet.ops import deform_triton
-
-        features_last = features.permute(0, 2, 3, 1).contiguous()  # [B, H, W, C]; no copy if channels-last
-        offsets_last = offsets.permute(0, 2, 3, 1).contiguous()  # [B, H, W, 18]
-        taps = _taps(weight.to(features.dtype))
-        # Feature maps differ little between neighbouring hypotheses: autocast must not round them.
-        kind = torch.float32 if torch.is_autocast_enabled(features.device.type) else features.dtype
-        output = deform_triton.forward(features_last, offsets_last, taps, kind)
-        ctx.save_for_backward(features_last, offsets_last, taps)
-        ctx.weight_type = weight.dtype
-        return output.permute(0, 3, 1, 2)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        from gbinet.ops import deform_triton
-
-        features, offsets, taps = ctx.saved_tensors
-        upstream = grad_output.permute(0, 2, 3, 1).to(features.dtype).contiguous()
-        grad_features, grad_offsets, grad_taps = deform_triton.backward(features, offsets, taps, upstream)
-        grad_weight = grad_taps.reshape(3, 3, *taps.shape[1:]).permute(3, 2, 0, 1).to(ctx.weight_type)
-        return (
-            grad_features.to(features.dtype).permute(0, 3, 1, 2),
-            grad_offsets.permute(0, 3, 1, 2),
-            grad_weight,
-        )

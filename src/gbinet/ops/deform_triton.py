@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from gbinet.ops.bilinear_triton import corner, corner_value, sample, split
+from gbinet.ops.deform import taps_of
 
 TAPS = 9
 _FORWARD_BLOCK, _FORWARD_WARPS = 64, 4  # of inference
@@ -160,42 +163,46 @@ def _backward_weight_kernel(
     tl.atomic_add(pointers, total, mask=(channel < C)[:, None] & (out < O)[None, :], sem="relaxed")
 
 
-def forward(
-    features: Tensor,  # [B, H, W, C]
-    offsets: Tensor,  # [B, H, W, 18]
-    taps: Tensor,  # [9, C, O]
-    kind: torch.dtype,  # of the result
-) -> Tensor:  # [B, H, W, O]
-    batch, height, width, _ = features.shape
-    output = features.new_empty(batch, height, width, taps.shape[2], dtype=kind)
-    pixels = batch * height * width
-    block = 64
-    _forward_kernel[(triton.cdiv(pixels, block),)](
-        features, offsets, taps, output, pixels, height, width, **_sizes(taps, block)
-    )
-    return output
+class DeformConv2d(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
+        features_last = features.permute(0, 2, 3, 1).contiguous()  # [B, H, W, C]; no copy if channels-last
+        offsets_last = offsets.permute(0, 2, 3, 1).contiguous()  # [B, H, W, 18]
+        taps = taps_of(weight.to(features.dtype))
+        batch, height, width, _ = features_last.shape
+        # Feature maps differ little between neighbouring hypotheses: autocast must not round them.
+        kind = torch.float32 if torch.is_autocast_enabled(features.device.type) else features.dtype
+        output = features_last.new_empty(batch, height, width, weight.shape[0], dtype=kind)
+        pixels, block = batch * height * width, 64
+        _forward_kernel[(triton.cdiv(pixels, block),)](
+            features_last, offsets_last, taps, output, pixels, height, width, **_sizes(taps, block)
+        )
+        ctx.save_for_backward(features_last, offsets_last, taps)
+        ctx.weight_type = weight.dtype
+        return output.permute(0, 3, 1, 2)
 
-
-def backward(
-    features: Tensor, offsets: Tensor, taps: Tensor, upstream: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of features (float32), offsets and taps (float32); upstream [B, H, W, O]."""
-    batch, height, width, _ = features.shape
-    pixels = batch * height * width
-    grad_features = torch.zeros_like(features, dtype=torch.float32)
-    grad_offsets = torch.empty_like(offsets)
-    grad_taps = torch.zeros_like(taps, dtype=torch.float32)
-    block = 32
-    _backward_input_kernel[(triton.cdiv(pixels, block),)](
-        features, offsets, taps, upstream, grad_features, grad_offsets, pixels, height, width,
-        **_sizes(taps, block),
-    )  # fmt: skip
-    block = 64
-    programs = min(triton.cdiv(pixels, block), 128)
-    _backward_weight_kernel[(programs, TAPS)](
-        features, offsets, upstream, grad_taps, pixels, height, width, **_sizes(taps, block)
-    )
-    return grad_features, grad_offsets, grad_taps
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        features, offsets, taps = ctx.saved_tensors
+        upstream = grad_output.permute(0, 2, 3, 1).to(features.dtype).contiguous()
+        batch, height, width, _ = features.shape
+        pixels = batch * height * width
+        grad_features = torch.zeros_like(features, dtype=torch.float32)
+        grad_offsets = torch.empty_like(offsets)
+        grad_taps = torch.zeros_like(taps, dtype=torch.float32)
+        block = 32
+        _backward_input_kernel[(triton.cdiv(pixels, block),)](
+            features, offsets, taps, upstream, grad_features, grad_offsets, pixels, height, width,
+            **_sizes(taps, block),
+        )  # fmt: skip
+        block = 64
+        programs = min(triton.cdiv(pixels, block), 128)
+        _backward_weight_kernel[(programs, TAPS)](
+            features, offsets, upstream, grad_taps, pixels, height, width, **_sizes(taps, block)
+        )
+        grad_weight = grad_taps.reshape(3, 3, *taps.shape[1:]).permute(3, 2, 0, 1).to(ctx.weight_type)
+        to_features = grad_features.to(features.dtype).permute(0, 3, 1, 2)
+        return to_features, grad_offsets.permute(0, 3, 1, 2), grad_weight
 
 
 def forward_into(features: Tensor, offsets: Tensor, taps: Tensor, output: Tensor) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -34,32 +31,14 @@ def suits(norm: nn.Module) -> bool:
 
 def norm_relu_fast(values: Tensor, norm: nn.Module) -> Tensor:
     """By the kernels; running statistics are updated too."""
-    from gbinet.ops.norm_triton import channels_last
+    from gbinet.ops.norm_triton import NormRelu, channels_last
 
     assert isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d)
     assert norm.running_mean is not None and norm.running_var is not None
     assert norm.num_batches_tracked is not None
     norm.num_batches_tracked.add_(1)
-    result: Tensor = _NormRelu.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = NormRelu.apply(  # type: ignore[no-untyped-call]
         channels_last(values), norm.weight, norm.bias, norm.running_mean, norm.running_var,
         norm.momentum, norm.eps,
     )  # fmt: skip
     return result
-
-
-class _NormRelu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, gamma: Tensor, beta: Tensor, *norm: Any) -> Tensor:
-        from gbinet.ops import norm_triton
-
-        output, mean, rstd = norm_triton.forward(values, gamma, beta, *norm)
-        ctx.save_for_backward(values, mean, rstd, gamma, beta)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        from gbinet.ops import norm_triton
-
-        gamma, beta = ctx.saved_tensors[3:]
-        gradient, sums = norm_triton.backward(upstream, *ctx.saved_tensors)
-        return gradient, sums[1].to(gamma.dtype), sums[0].to(beta.dtype), None, None, None, None

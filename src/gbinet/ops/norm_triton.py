@@ -6,6 +6,8 @@ that writes the gradient. torch has no kernel for 3D batch norm in this layout t
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -189,44 +191,35 @@ def _backward_kernel(
     tl.store(gradient + at, grad.to(gradient.dtype.element_ty), mask=keep)
 
 
-def forward(
-    values: Tensor,  # [B, C, ...] channels last
-    gamma: Tensor,
-    beta: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """relu(norm(values)), and the mean and 1 / standard deviation that it took; updates the running ones."""
-    total, channels, shape = _sizes(values)
-    blocks = triton.cdiv(total, BLOCK * shape["LANES"])
-    programs = min(blocks, PROGRAMS)
-    partial = values.new_empty(1, programs, 2, shape["LANES"], dtype=torch.float32)
-    _statistics_kernel[(programs,)](values, running_mean, partial, total, channels, **shape)
-    norm = (running_mean, running_var, momentum, eps)
-    mean, rstd = finish_statistics(partial, total // channels, channels, *norm)
-    output = torch.empty_like(values)  # keeps the layout
-    _forward_kernel[(blocks,)](values, mean, rstd, gamma, beta, output, total, channels, **shape)
-    return output, mean, rstd
+class NormRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, gamma: Tensor, beta: Tensor, *norm: Any) -> Tensor:
+        """values [B, C, ...] channels last; norm: running mean and variance (updated), momentum, eps."""
+        total, channels, shape = _sizes(values)
+        blocks = triton.cdiv(total, BLOCK * shape["LANES"])
+        programs = min(blocks, PROGRAMS)
+        partial = values.new_empty(1, programs, 2, shape["LANES"], dtype=torch.float32)
+        _statistics_kernel[(programs,)](values, norm[0], partial, total, channels, **shape)
+        mean, rstd = finish_statistics(partial, total // channels, channels, *norm)
+        output = torch.empty_like(values)  # keeps the layout
+        _forward_kernel[(blocks,)](values, mean, rstd, gamma, beta, output, total, channels, **shape)
+        ctx.save_for_backward(values, mean, rstd, gamma, beta)
+        return output
 
-
-def backward(
-    upstream: Tensor, values: Tensor, mean: Tensor, rstd: Tensor, gamma: Tensor, beta: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradient of the values, and [2, C] float32: those of beta and gamma."""
-    upstream = channels_last(upstream)
-    total, channels, shape = _sizes(values)
-    blocks = triton.cdiv(total, BLOCK * shape["LANES"])
-    programs = min(blocks, PROGRAMS)
-    partial = values.new_empty(programs, 2, shape["LANES"], dtype=torch.float32)
-    inputs = (values, upstream, mean, rstd, gamma, beta)
-    _sums_kernel[(programs,)](*inputs, partial, total, channels, **shape)
-    sums = partial.view(programs, 2, -1, channels).sum((0, 2))  # [2, C]
-    gradient = torch.empty_like(values)
-    sizes = (total, channels, total // channels)
-    _backward_kernel[(blocks,)](*inputs, sums, gradient, *sizes, **shape)
-    return gradient, sums
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        values, mean, rstd, gamma, beta = ctx.saved_tensors
+        total, channels, shape = _sizes(values)
+        blocks = triton.cdiv(total, BLOCK * shape["LANES"])
+        programs = min(blocks, PROGRAMS)
+        partial = values.new_empty(programs, 2, shape["LANES"], dtype=torch.float32)
+        inputs = (values, channels_last(upstream), mean, rstd, gamma, beta)
+        _sums_kernel[(programs,)](*inputs, partial, total, channels, **shape)
+        sums = partial.view(programs, 2, -1, channels).sum((0, 2))  # [2, C]
+        gradient = torch.empty_like(values)
+        sizes = (total, channels, total // channels)
+        _backward_kernel[(blocks,)](*inputs, sums, gradient, *sizes, **shape)
+        return gradient, sums[1].to(gamma.dtype), sums[0].to(beta.dtype), None, None, None, None
 
 
 def finish_statistics(
