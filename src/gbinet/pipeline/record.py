@@ -49,9 +49,7 @@ class ShownViews:
         self.sample.add(fused.cloud)
         if self.mesher is not None:
             self.mesher.add(fused)
-        view, depth_map = self.scene.views[fused.index], self.depths.load(fused.index)
-        if depth_map is None:
-            return
+        view, depth_map = self.scene.views[fused.index], fused.depth_map
         pixels = depth_map.depth.numel()
         kept = int(fused.consistent.sum())
         self.shares[view.name] = {
