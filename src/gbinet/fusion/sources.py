@@ -37,13 +37,19 @@ class RecentMaps:
     def keep_map(self, index: int, depth_map: DepthMap) -> None:
         """The map of a view as its file has it, on any device."""
         parts = [t for t in (depth_map.depth, depth_map.confidence) if t is not None]
-        if self._room_for(*parts):
+        if index not in self._maps and self._room_for(*parts):
             self._maps[index] = depth_map
 
     def keep_photo(self, index: int, photo: Tensor) -> None:
         """The photo at the size of the view's depth map, [H, W, 3] uint8."""
         if index not in self._photos and self._room_for(photo):
             self._photos[index] = photo
+
+    def clear(self) -> None:
+        """Hold nothing, now and later."""
+        self._maps.clear()
+        self._photos.clear()
+        self.held_bytes = self.max_bytes = 0
 
     def load(self, index: int) -> DepthMap | None:
         return self._maps.get(index) or self.files.load(index)

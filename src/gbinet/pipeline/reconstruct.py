@@ -10,12 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import atomic_path
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind, open3d
+from gbinet.fusion.sources import MAX_BYTES, DepthSource, RecentMaps
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
@@ -125,6 +128,8 @@ def _run(
         open3d()  # missing, it is said now, not after hours
     found, notes, posed = open_scene(scene, out, settings, progress)
     network = model or GBiNet.from_pretrained()
+    device = pick_device(settings.depth.device)
+    recent = RecentMaps(DepthFolder(found, out / "depth"), _room(device, settings.depth))
     depth_run = estimate_depths(
         found,
         network,
@@ -132,8 +137,9 @@ def _run(
         settings.depth,
         overwrite=overwrite,
         progress=stage_of(progress, "depth"),
+        keeper=recent,
     )
-    shown = ShownViews(found, DepthFolder(found, out / "depth"))
+    shown = ShownViews(found, recent)
     if settings.mesh is not None:
         shown.mesher = Mesher(found, shown.depths, settings.mesh, settings.fusion, settings.mesh_voxel)
     fusing = time.perf_counter()
@@ -142,7 +148,7 @@ def _run(
         shown.depths,
         out / "cloud.ply",
         settings.fusion,
-        device=pick_device(settings.depth.device),
+        device=device,
         progress=stage_of(progress, "fusion"),
         on_view=shown.add,
     )
@@ -163,6 +169,13 @@ def _run(
     return Reconstruction(
         out, found, out / "cloud.ply", report, result.points, depth_run, seconds, warnings, extras, posed
     )
+
+
+def _room(device: torch.device, config: DepthConfig) -> int:
+    """Bytes of a GPU's memory that new maps may fill until they are fused; for a CPU, files are as good."""
+    if device.type != "cuda" or config.max_memory is not None:
+        return 0
+    return min(MAX_BYTES, torch.cuda.mem_get_info(device)[0] // 8)
 
 
 def preset(name: str) -> ReconstructConfig:
@@ -188,7 +201,7 @@ def _extras(shown: ShownViews, out: Path, config: ReconstructConfig, notes: list
     return tuple(written)
 
 
-def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Path:
+def export(scene: Scene, depths: DepthSource, out: Path, kind: ExportKind) -> Path:
     """The scene with its new depth maps (and cloud) as another program reads it, in out/export/<kind>."""
     from gbinet.formats.write_scene import write_scene
     from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
