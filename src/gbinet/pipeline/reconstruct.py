@@ -127,6 +127,7 @@ def _run(
     if settings.mesh is not None:
         open3d()  # missing, it is said now, not after hours
     found, notes, posed = open_scene(scene, out, settings, progress)
+    times = {"opening": time.perf_counter() - began}
     network = model or GBiNet.from_pretrained()
     device = pick_device(settings.depth.device)
     recent = RecentMaps(DepthFolder(found, out / "depth"), _room(device, settings.depth))
@@ -152,9 +153,12 @@ def _run(
         progress=stage_of(progress, "fusion"),
         on_view=shown.add,
     )
-    times = {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
+    times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
     if posed is not None and posed.outcome is not None:
-        times = {"poses": posed.outcome.total_seconds, **times}
+        times |= {
+            "poses": posed.outcome.total_seconds,
+            "opening": times["opening"] - posed.outcome.total_seconds,
+        }
     notes += shown.doubts()
     extras = _extras(shown, out, settings, notes)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *_failures(depth_run), *result.warnings)
