@@ -48,6 +48,7 @@ def progress_bar(label: str = "") -> Iterator[Callable[[int, int, str], None]]:
 _TITLES = {
     "poses": "finding poses",
     "reading": "reading photos",
+    "kernels": "kernels",
     "depth": "depth maps",
     "fusion": "fusing",
     "rendering": "rendering",

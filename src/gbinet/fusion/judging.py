@@ -130,6 +130,17 @@ def judge_fast(
     return Judged(_counts(count, loaded, needed), cloud, kept, fresh.view(torch.bool))
 
 
+def rehearse(config: FusionConfig, device: torch.device) -> None:
+    """Call judge_fast once, on two tiny maps: who compiles kernels learns which they are."""
+    camera = Camera(torch.eye(3), torch.eye(4), 8, 8)
+    ones = torch.ones(8, 8, device=device)
+    one = DepthMap(ones, camera, ones)
+    photo = torch.zeros(8, 8, 3, dtype=torch.uint8, device=device)
+    judge_fast(
+        Loaded(one, one, photo, ones.long().sum()), [(1, one)], UsedPixels(2), config, 0, torch.float32
+    )
+
+
 def _counts(points: Tensor, loaded: Loaded, needed: Tensor) -> Departure:
     return Departure(torch.stack([points, loaded.known, loaded.depth_map.valid.sum(), needed]))
 

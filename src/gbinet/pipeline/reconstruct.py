@@ -22,6 +22,7 @@ from gbinet.fusion.sources import MAX_BYTES, DepthSource, RecentMaps
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
+from gbinet.pipeline.kernels import prepare_kernels, preparing_beside
 from gbinet.pipeline.opening import StageProgress, open_scene, stage_of
 from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
@@ -126,9 +127,12 @@ def _run(
     settings = preset(config) if isinstance(config, str) else config
     if settings.mesh is not None:
         open3d()  # missing, it is said now, not after hours
-    found, notes, posed = open_scene(scene, out, settings, progress)
-    times = {"opening": time.perf_counter() - began}
     network = model or GBiNet.from_pretrained()
+    with preparing_beside(scene, network, settings):
+        found, notes, posed = open_scene(scene, out, settings, progress)
+    times = {"opening": time.perf_counter() - began}
+    prepare_kernels(found, network, settings, progress)
+    times["kernels"] = time.perf_counter() - began - times["opening"]
     device = pick_device(settings.depth.device)
     recent = RecentMaps(DepthFolder(found, out / "depth"), _room(device, settings.depth))
     depth_run = estimate_depths(
