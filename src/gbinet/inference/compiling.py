@@ -43,6 +43,11 @@ class Kind(NamedTuple):
     first_bins: int | None
 
 
+def has_kernels(device: torch.device) -> bool:
+    """Whether anything is compiled for a device."""
+    return kernels.usable(torch.empty(0, device=device))
+
+
 def kinds_of(scene: Scene, model: GBiNet, config: DepthConfig) -> list[Kind]:
     """The most frequent kinds of a scene's depth maps."""
     found: Counter[Kind] = Counter()
@@ -67,7 +72,7 @@ def compile_kernels(
 ) -> None:
     """Compile for depth maps of these kinds, unless that was done before on this machine."""
     device = pick_device(config.device)
-    if not kinds or not kernels.usable(torch.empty(0, device=device)) or type(model) is not GBiNet:
+    if not kinds or not has_kernels(device) or type(model) is not GBiNet:
         return
     mark = _mark(model, config, kinds, device)
     if mark.exists():
@@ -85,7 +90,7 @@ def compile_kernels(
 @contextmanager
 def compiling_only(tell: Tell | None = None) -> Iterator[None]:
     """Kernels that this thread launches inside are compiled by other threads, and not launched."""
-    from triton import AsyncCompileMode
+    from triton.runtime._async_compile import AsyncCompileMode, active_mode
     from triton.runtime.jit import JITFunction, MockTensor
 
     def stand_in(value: Any) -> Any:
@@ -105,14 +110,16 @@ def compiling_only(tell: Tell | None = None) -> Iterator[None]:
     try:
         with (
             ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "compile") as pool,
-            AsyncCompileMode(pool, ignore_errors=True) as mode,
+            AsyncCompileMode(pool) as mode,
         ):
+            mode.ignore_errors = True  # whoever launches a kernel that cannot be compiled will see why
             yield
             for done, _ in enumerate(as_completed(mode.raw_futures)):
                 if tell:
                     tell(done + 1, len(mode.raw_futures))
     finally:
         JITFunction.run = launch
+        active_mode.set(None)  # some versions of Triton forget to, after an error
 
 
 def _rehearse(model: GBiNet, config: DepthConfig, kinds: Sequence[Kind], device: torch.device) -> None:

@@ -15,7 +15,7 @@ from gbinet.data.load import list_photos
 from gbinet.errors import GBiNetError
 from gbinet.formats.image import image_size
 from gbinet.fusion.judging import rehearse
-from gbinet.inference.compiling import Kind, Tell, compile_kernels, kinds_of
+from gbinet.inference.compiling import Kind, Tell, compile_kernels, has_kernels, kinds_of
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import working_size
 from gbinet.model.gbinet import GBiNet
@@ -30,6 +30,9 @@ def prepare_kernels(
     scene: Scene, model: GBiNet, config: ReconstructConfig, progress: StageProgress | None
 ) -> None:
     """Compile what the depth maps of a scene and their fusion need; nothing where that was done before."""
+
+    if not has_kernels(pick_device(config.depth.device)):
+        return
 
     def tell(done: int, total: int) -> None:
         if progress:
@@ -56,6 +59,8 @@ def _compile(kinds: list[Kind], model: GBiNet, config: ReconstructConfig, tell: 
 def _first_photo(folder: Path, config: ReconstructConfig) -> Kind | None:
     """The likely kind of the depth maps of bare photos; None for other folders."""
     try:
+        if not has_kernels(pick_device(config.depth.device)):
+            return None
         if has_poses(folder, subfolders=config.camera == "per-folder"):
             return None
         width, height = image_size(list_photos(folder, subfolders=True)[0])
