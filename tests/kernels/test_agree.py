@@ -64,6 +64,7 @@ def test_fast_fusion_is_plain_fusion(
     config = FusionConfig(min_confidence=0.05, blank_confidence=0.05, **options)  # type: ignore[arg-type]
     plain, fast = (fused(scene, config, kernel_device, way, monkeypatch) for way in (False, True))
     assert sum(len(view.cloud) for view in plain) > 200
+    compared = 0
     for one, other in zip(plain, fast, strict=True):
         for name in ("index", "known", "confident", "asked", "needed"):
             assert getattr(one, name) == getattr(other, name), name
@@ -78,6 +79,8 @@ def test_fast_fusion_is_plain_fusion(
                 found = getattr(other.cloud, column)
                 torch.testing.assert_close(found, getattr(one.cloud, column), rtol=0, atol=atol)
             assert torch.equal(one.cloud.num_views, other.cloud.num_views)  # type: ignore[arg-type]
+            compared += len(one.cloud)
+    assert compared > 100  # point by point
 
 
 def test_map_coordinates_and_photos_that_cannot_be_read(
