@@ -49,7 +49,9 @@ def has_kernels(device: torch.device) -> bool:
 
 
 def kinds_of(scene: Scene, model: GBiNet, config: DepthConfig) -> list[MapKind]:
-    """The most frequent kinds of a scene's depth maps."""
+    """The most frequent kinds of a scene's depth maps; none for another kind of network."""
+    if type(model) is not GBiNet:
+        return []
     found: Counter[MapKind] = Counter()
     for view in scene.views[:: max(1, len(scene.views) // _SAMPLED)]:
         near_far = config.depth_range or view.depth_range
@@ -72,7 +74,7 @@ def compile_kernels(
 ) -> None:
     """Compile for depth maps of these kinds, unless that was done before on this machine."""
     device = pick_device(config.device)
-    if not kinds or not has_kernels(device) or type(model) is not GBiNet:
+    if type(model) is not GBiNet or not kinds or not has_kernels(device):
         return
     mark = _mark(model, config, kinds, device)
     if mark.exists():
