@@ -108,6 +108,24 @@ def _sight(
     tl.atomic_add(counts + bins, found, mask=found > 0)
 
 
+@triton.jit
+def _levels(seen, ratio, wanted, sources, DYNAMIC: tl.constexpr, BLOCK: tl.constexpr):
+    """At which level each source agrees, up to which level sources count, and whether enough of them do."""
+    # Level n: the source agrees as soon as the thresholds are taken n times; 255: never.
+    level = tl.where(seen & (ratio <= 1), 1, 255)
+    limit = tl.full((BLOCK,), 1, tl.int32)
+    if DYNAMIC:
+        level = tl.where(seen, tl.minimum(tl.maximum(tl.ceil(ratio), 1.0), 255.0).to(tl.int32), 255)
+        enough = tl.zeros((BLOCK,), tl.int1)
+        for n in range(1, sources + 1):
+            passes = (tl.sum((level <= n).to(tl.int32), 1) >= n) & (n >= wanted) & (enough == 0)
+            limit = tl.where(passes, n, limit)
+            enough = enough | passes
+    else:
+        enough = tl.sum((level <= 1).to(tl.int32), 1) >= tl.maximum(wanted, 1)
+    return level, limit, enough
+
+
 @triton.jit(do_not_specialize=["height", "width", "sources"])
 def _agree(
     depth,  # [H, W] float32
@@ -159,19 +177,7 @@ def _agree(
     seen = seen & (back > 0) & (distance < float("inf"))
     relative = tl.div_rn(tl.abs(back - own[:, None]), tl.maximum(own, 1e-12)[:, None])
     ratio = tl.maximum(tl.div_rn(distance, max_distance), tl.div_rn(relative, max_relative))
-    # Level n: the source agrees as soon as the thresholds are taken n times; 255: never.
-    level = tl.where(seen & (ratio <= 1), 1, 255)
-    wanted = tl.load(needed).to(tl.int32)
-    limit = tl.full((BLOCK,), 1, tl.int32)
-    if DYNAMIC:
-        level = tl.where(seen, tl.minimum(tl.maximum(tl.ceil(ratio), 1.0), 255.0).to(tl.int32), 255)
-        enough = tl.zeros((BLOCK,), tl.int1)
-        for n in range(1, sources + 1):
-            passes = (tl.sum((level <= n).to(tl.int32), 1) >= n) & (n >= wanted) & (enough == 0)
-            limit = tl.where(passes, n, limit)
-            enough = enough | passes
-    else:
-        enough = tl.sum((level <= 1).to(tl.int32), 1) >= tl.maximum(wanted, 1)
+    level, limit, enough = _levels(seen, ratio, tl.load(needed).to(tl.int32), sources, DYNAMIC, BLOCK)
     agrees = level <= limit[:, None]
     count = tl.sum(agrees.to(tl.int32), 1)
     total = tl.sum(tl.where(agrees, back, 0.0), 1) + own
@@ -186,6 +192,41 @@ def _agree(
     marked = mark.to(tl.pointer_type(tl.uint8))[None, :] + line * source_width + column
     marking = agrees & new[:, None] & (mark != 0)[None, :]
     tl.store(marked, tl.full((BLOCK, SOURCES), 1, tl.uint8), mask=marking)
+
+
+@triton.jit
+def _plane(depth, own, row, column, keep, height, width, max_jump, RADIUS: tl.constexpr, BLOCK: tl.constexpr):
+    """DepthMap.normals: a plane fitted to inverse depth in the window. Its slopes, its value at the pixel (in
+    shares of the pixel's own), and whether there were enough neighbours."""
+    s1 = tl.zeros((BLOCK,), tl.float32)
+    su, sv, suu, suv, svv, sq, squ, sqv = s1, s1, s1, s1, s1, s1, s1, s1
+    for dv in range(-RADIUS, RADIUS + 1):
+        for du in range(-RADIUS, RADIUS + 1):
+            near, _ = _at(depth, row + dv, column + du, height, width, keep)
+            w = (tl.abs(near - own) < max_jump * own).to(tl.float32)
+            q = tl.div_rn(w * own, tl.maximum(near, 1e-30))
+            s1 += w
+            su += w * du
+            sv += w * dv
+            suu += w * du * du
+            suv += w * du * dv
+            svv += w * dv * dv
+            sq += q
+            squ += q * du
+            sqv += q * dv
+    count = tl.maximum(s1, 1.0)
+    cuu = suu - tl.div_rn(su * su, count)
+    cuv = suv - tl.div_rn(su * sv, count)
+    cvv = svv - tl.div_rn(sv * sv, count)
+    cqu = squ - tl.div_rn(sq * su, count)
+    cqv = sqv - tl.div_rn(sq * sv, count)
+    determinant = cuu * cvv - cuv * cuv
+    fitted = determinant > 0.1
+    safe = tl.where(fitted, determinant, 1.0)
+    a = tl.where(fitted, tl.div_rn(cqu * cvv - cqv * cuv, safe), 0.0)
+    b = tl.where(fitted, tl.div_rn(cqv * cuu - cqu * cuv, safe), 0.0)
+    at_pixel = tl.div_rn(sq - a * su - b * sv, count)
+    return a, b, at_pixel, fitted
 
 
 @triton.jit(do_not_specialize=["height", "width"])
@@ -234,35 +275,7 @@ def _points(
         tl.store(sure + point, tl.load(confidence + pixel, mask=keep, other=0.0), mask=keep)
         tl.store(seen_by + point, tl.load(views + pixel, mask=keep, other=0), mask=keep)
 
-        # DepthMap.normals: a plane fitted to inverse depth in the window.
-        s1 = tl.zeros((BLOCK,), tl.float32)
-        su, sv, suu, suv, svv, sq, squ, sqv = s1, s1, s1, s1, s1, s1, s1, s1
-        for dv in range(-RADIUS, RADIUS + 1):
-            for du in range(-RADIUS, RADIUS + 1):
-                near, _ = _at(depth, row + dv, column + du, height, width, keep)
-                w = (tl.abs(near - own) < max_jump * own).to(tl.float32)
-                q = tl.div_rn(w * own, tl.maximum(near, 1e-30))
-                s1 += w
-                su += w * du
-                sv += w * dv
-                suu += w * du * du
-                suv += w * du * dv
-                svv += w * dv * dv
-                sq += q
-                squ += q * du
-                sqv += q * dv
-        count = tl.maximum(s1, 1.0)
-        cuu = suu - tl.div_rn(su * su, count)
-        cuv = suv - tl.div_rn(su * sv, count)
-        cvv = svv - tl.div_rn(sv * sv, count)
-        cqu = squ - tl.div_rn(sq * su, count)
-        cqv = sqv - tl.div_rn(sq * sv, count)
-        determinant = cuu * cvv - cuv * cuv
-        fitted = determinant > 0.1
-        safe = tl.where(fitted, determinant, 1.0)
-        a = tl.where(fitted, tl.div_rn(cqu * cvv - cqv * cuv, safe), 0.0)
-        b = tl.where(fitted, tl.div_rn(cqv * cuu - cqu * cuv, safe), 0.0)
-        at_pixel = tl.div_rn(sq - a * su - b * sv, count)
+        a, b, at_pixel, fitted = _plane(depth, own, row, column, keep, height, width, max_jump, RADIUS, BLOCK)
         c = at_pixel - a * u.to(tl.float32) - b * v.to(tl.float32)
         nx = -(a * _single(camera + 21) + b * _single(camera + 24) + c * _single(camera + 27))
         ny = -(a * _single(camera + 22) + b * _single(camera + 25) + c * _single(camera + 28))
