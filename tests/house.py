@@ -18,12 +18,12 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 # Every room by level: a module may import what lies on a lower level, and its own room.
 LEVELS: list[set[str]] = [
-    {"names"},
+    {"names", "progress"},
     {"errors"},
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
     {"formats", "ops"},
-    {"model", "kernels", "data", "render"},
-    {"inference", "fusion", "evaluation", "viewer", "training", "sfm"},
+    {"model", "scenes", "render"},
+    {"inference", "fusion", "evaluation", "viewer", "training"},
     {"pipeline"},
     {"cli"},
 ]

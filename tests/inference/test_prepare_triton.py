@@ -27,11 +27,12 @@ REFINED = replace(
 # Everything that the published network does not have.
 CHOOSING = replace(
     REFINED,
-    stages=3,
-    scale_of_stage=(0, 1, 3),
+    stages=4,
+    scale_of_stage=(0, 1, 1, 3),
     refiner_sides=True,
     confidence="learned",
     choice_widths=(16, 16, 8),
+    choice_again=True,
     regulariser_width=(16, 8, 8, 8),
     context=True,
 )
@@ -44,7 +45,7 @@ def network(config: GBiNetConfig = PLAIN) -> GBiNet:
         if isinstance(module, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d):
             torch.nn.init.uniform_(module.running_var, 0.5, 2.0)
             torch.nn.init.normal_(module.bias, std=0.1)
-    for chooser in model.choosers:
+    for chooser in (*model.choosers, *model.again_choosers):
         torch.nn.init.normal_(chooser.output.weight, std=1.0)  # type: ignore[union-attr, arg-type]
     return model
 

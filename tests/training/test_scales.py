@@ -11,12 +11,12 @@ import torch
 from plane_scenes import PlaneSource
 
 from gbinet import ops
-from gbinet.data.batch import Batch
 from gbinet.errors import InputError
 from gbinet.inference import tiles
 from gbinet.inference.prepare import is_packed, prepare
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet, SearchResult
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig
 from gbinet.training.updates import Step, update
 

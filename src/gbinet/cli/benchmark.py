@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,7 +75,7 @@ def memory(
 
 
 def _show(taken: list[Resources], device: str, out: Path | None) -> None:
-    from gbinet.formats.atomic import atomic_path
+    from gbinet.formats.atomic import write_json
     from gbinet.inference.device import pick_device
 
     where = pick_device(device)
@@ -93,9 +92,7 @@ def _show(taken: list[Resources], device: str, out: Path | None) -> None:
     Console().print(table)
     if out is not None:
         content = {"device": str(where), "memory": kind, "costs": [asdict(one) for one in taken]}
-        with atomic_path(out) as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
-        say(f"figures in {out}")
+        say(f"figures in {write_json(out, content)}")
 
 
 run = {"speed": speed, "memory": memory}

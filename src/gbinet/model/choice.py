@@ -2,7 +2,8 @@
 
 A coarse pixel at a silhouette has one depth, and the finer pixels below it belong to two. Each of them may
 descend from its own coarse cell or from the nearest or the farthest one around. A small network compares how
-well these match in the source views, and looks at the picture to tell which side a pixel is on.
+well these match in the source views, and looks at the picture to tell which side a pixel is on. Between two
+stages of one scale they may choose again: a silhouette that came out a pixel off can still move.
 """
 
 from __future__ import annotations

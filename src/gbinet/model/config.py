@@ -42,6 +42,9 @@ class GBiNetConfig:
     # Between scales pixels choose their parents, by networks so wide, one per scale but the coarsest; none =
     # they take their own: see choice.py
     choice_widths: tuple[int, ...] = ()
+    # Before the later stages at these scales they choose again, between their own cell and their neighbours',
+    # by networks of their own
+    choice_again: bool = False
     # largest: mean of the largest probabilities, as in the paper; nearby: product of the probabilities of the
     # chosen bin with its neighbours, the chance that no stage was more than a bin off; learned: the
     # refiner's, the chance to be right to one pixel of reprojection (where it has no say: as nearby)
@@ -70,6 +73,13 @@ class GBiNetConfig:
     @property
     def grid(self) -> SearchGrid:
         return SearchGrid(self.bins, self.first_bins or self.bins, self.inverse_depth, self.edge_cells)
+
+    @property
+    def scales_choosing_again(self) -> tuple[int, ...]:
+        """Scales with choices that have more than one stage, 0 = coarsest."""
+        scales = [self.scale_index(stage) for stage in range(1, self.stages + 1)]
+        last = len(self.groups) if self.choice_again else 0
+        return tuple(scale for scale in range(1, last) if scales.count(scale) > 1)
 
     @property
     def joint_confidence(self) -> bool:
@@ -177,6 +187,8 @@ def _check_scales(config: GBiNetConfig) -> None:
     widths = config.choice_widths
     if widths and (len(widths) != count - 1 or min(widths) < 1):
         raise InputError(f"choice_widths needs {count - 1} numbers or none, got {widths}")
+    if config.choice_again and not widths:
+        raise InputError("choice_again needs choice_widths: pixels that never choose cannot choose again")
     plan = config.scale_of_stage
     rising = all(a <= b for a, b in pairwise(plan))
     if not plan or not rising or plan[0] < 0 or plan[-1] >= count:

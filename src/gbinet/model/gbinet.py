@@ -49,6 +49,7 @@ class GBiNet(nn.Module):
         super().__init__()
         self.config = preset(config) if isinstance(config, str) else config
         self.weights_file: str | None = None  # name of the file that the weights were read from
+        self.min_confidence: float | None = None  # what fusion should ask of these weights, where they say it
         config = self.config
         channels = config.channels
         self.encoder = FeaturePyramid(channels)
@@ -61,6 +62,9 @@ class GBiNet(nn.Module):
         choosing = list(zip(channels[1:], config.groups[1:], config.choice_widths, strict=False))
         self.choice_weights = nn.ModuleList(ViewWeight(g) for _, g, _ in choosing)
         self.choosers = nn.ModuleList(Chooser(*sizes) for sizes in choosing)
+        again = config.scales_choosing_again
+        self.again_weights = nn.ModuleList(ViewWeight(config.groups[scale]) for scale in again)
+        self.again_choosers = nn.ModuleList(Chooser(*choosing[scale - 1]) for scale in again)
         learned = config.confidence == "learned"
         sides = config.refiner_sides
         self.refiner = Refiner(channels[-1], sides=sides, confidence=learned) if config.refiner else None
@@ -162,14 +166,18 @@ class GBiNet(nn.Module):
         size = reference_size(maps)
         if not self.choosers or not state.stage:
             return search.upsample(state, *size), None
+        weights, choosers, at = self.choice_weights, self.choosers, scale - 1
         if state.cell.shape[-2:] == size:
-            return state, None
+            if scale not in self.config.scales_choosing_again:
+                return state, None
+            weights, choosers = self.again_weights, self.again_choosers
+            at = self.config.scales_choosing_again.index(scale)
         cells = search.parents(state, *size)
-        weight = self.choice_weights[scale - 1]
+        weight = weights[at]
         assert isinstance(weight, ViewWeight)
         tested = search.cells_apart(state, cells)
         volume = weight.cost_volume(maps, transforms, tested, self.config.scales[scale])
-        choice = Choice(cells, self.choosers[scale - 1](volume, views_of(maps)[0], cells))
+        choice = Choice(cells, choosers[at](volume, views_of(maps)[0], cells))
         return search.adopt(state, cells, choice.best), choice
 
     def cost_volume(self, maps: Maps, transforms: Tensor, state: SearchState, scale: int) -> Tensor:

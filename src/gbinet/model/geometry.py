@@ -34,8 +34,10 @@ def travel(cameras: Camera, depth_range: Tensor, scale: float = 1.0) -> Tensor:
     transforms = sources_from_reference(cameras)  # [B, V - 1, 12]
     matrices, offsets = transforms[..., :9], transforms[..., 9:]
     width, height = cameras.width, cameras.height
-    middle = matrices.new_tensor([width / 2, height / 2, 1.0])
-    rays = (matrices.reshape(*matrices.shape[:2], 3, 3) * middle).sum(-1)  # [B, V - 1, 3]
+    across, down, ahead = matrices.reshape(*matrices.shape[:2], 3, 3).unbind(
+        -1
+    )  # columns, [B, V - 1, 3] each
+    rays = across * (width / 2) + down * (height / 2) + ahead  # of the middle
     ends = rays[:, :, None] * depth_range[:, None, :, None] + offsets[:, :, None]  # [B, V - 1, 2, 3]
     pixels = ends[..., :2] / ends[..., 2:].clamp_min(1e-6 * depth_range[:, None, 1:, None])
     moved = (pixels[:, :, 1] - pixels[:, :, 0]).square().sum(-1).sqrt()  # [B, V - 1]

@@ -23,8 +23,9 @@ class Conv2d(nn.Conv2d):
     packed: Packed | None = None
     planar: bool = False  # packed, its result is contiguous, not channels last
 
-    def forward(self, input: Tensor) -> Tensor:  # [B, I, H, W] -> [B, O, H', W']
-        return conv(input, self, self.packed, planar=self.planar)
+    def forward(self, input: Tensor, relu: bool = False, skip: Tensor | None = None) -> Tensor:
+        """[B, I, H, W] -> [B, O, H', W']; skip [B, O, H', W'] is added after the ReLU."""
+        return conv(input, self, self.packed, relu=relu, skip=skip, planar=self.planar)
 
 
 class PlanarConv2d(Conv2d):

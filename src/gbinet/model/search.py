@@ -185,7 +185,7 @@ def upsample(state: SearchState, height: int, width: int) -> SearchState:
 
 def parents(state: SearchState, height: int, width: int) -> Tensor:
     """Cells that a finer pixel may descend from, [B, PARENTS, H, W] int32: its own (as `upsample` has it),
-    the nearest and the farthest of the 3x3 coarse pixels around it."""
+    the nearest and the farthest of the 3x3 coarse pixels around it. At the same size: of those around."""
     own = upsample(state, height, width).cell
     ends = nearest_and_farthest(state.cell.float(), 1)
     finer = F.interpolate(ends, size=(height, width), mode="nearest")

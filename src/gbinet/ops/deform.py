@@ -41,15 +41,13 @@ def deform_conv2d_plain(features: Tensor, offsets: Tensor, weight: Tensor) -> Te
     """
     height, width = features.shape[-2:]
     exact = torch.promote_types(offsets.dtype, torch.float32)
-    centres = pixel_centres(height, width, device=features.device, dtype=exact)  # [H, W, 2] as (x, y)
-    size = centres.new_tensor([width, height])
+    x, y = pixel_centres(height, width, device=features.device, dtype=exact).unbind(-1)  # [H, W] each
     output: Tensor | None = None
     for tap in range(9):
         dy, dx = tap // 3 - 1, tap % 3 - 1
-        moved = torch.stack([offsets[:, 2 * tap + 1], offsets[:, 2 * tap]], dim=-1)  # [B, H, W, 2]
-        positions = centres + centres.new_tensor([dx, dy]) + moved
-        grid = positions * (2 / size) - 1  # [-1, 1] = [left border, right border] of the map
-        sampled = sample(features, grid)  # [B, C, H, W]
+        across = (x + dx + offsets[:, 2 * tap + 1]) * (2 / width) - 1  # -1, 1: left and right border
+        down = (y + dy + offsets[:, 2 * tap]) * (2 / height) - 1
+        sampled = sample(features, torch.stack([across, down], dim=-1))  # [B, C, H, W]
         term = F.conv2d(sampled, weight[:, :, tap // 3, tap % 3, None, None])
         output = term if output is None else output + term
     assert output is not None

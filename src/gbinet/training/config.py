@@ -28,6 +28,7 @@ class TrainConfig:
     samples_per_scene: int = 8  # how often a rendered scene is used before it is replaced
     zoom: float = 1.0  # rendered: samples are windows of images up to this many times as large
     least_zoom: float = 1.0  # rendered: ... and at least this many times
+    life: float = 0.0  # rendered: share of scenes of all kinds with difficulties as in life (see rendering)
     views: int = 5  # images per sample, the reference included
     height: int = 512  # of a training image; a multiple of 64
     width: int = 640  # of a training image; a multiple of 64
@@ -84,6 +85,8 @@ class TrainConfig:
         for name, value in positive.items():
             if value < 1:
                 raise InputError(f"{flag(name)} must be at least 1, got {value}")
+        if not 0 <= self.life <= 1:
+            raise InputError(f"--life is a share of the samples, from 0 to 1, got {self.life}")
         if not self.learning_rate > 0:
             raise InputError(f"--learning-rate must be positive, got {self.learning_rate}")
         if not 0 <= self.ema < 1:
@@ -170,7 +173,7 @@ _PAPER = TrainConfig(
 
 PRESETS: dict[str, TrainConfig] = {
     "rendered": TrainConfig(
-        source="rendered", network=GBiNetConfig(readout="expectation"), readout_weight=0.1, zoom=2.6
+        source="rendered", network=GBiNetConfig(readout="expectation"), readout_weight=0.1, zoom=2.6, life=0.5
     ),
     "dtu": replace(_PAPER, source="dtu", height=1024, width=1280),
     "dtu-crops": replace(_PAPER, source="dtu", crops=True, height=512, width=640),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gbinet.data.batch import Batch
 from gbinet.errors import InputError
 from gbinet.evaluation.depth import (
     THRESHOLDS,
@@ -23,6 +22,7 @@ from gbinet.evaluation.depth import (
 from gbinet.model import search
 from gbinet.model.gbinet import GBiNet, SearchResult, Stage, evaluating
 from gbinet.model.result import joined
+from gbinet.scenes.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,35 @@ def validate(
 ) -> Validation:
     """Errors of a network over samples (batches of one)."""
     return measure([predict(model, sample, stages, precision) for sample in samples], thresholds)
+
+
+PERCENTS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)  # of the depth, for scenes that have no common unit
+
+
+def validate_by_name(
+    model: GBiNet, samples: Iterable[Batch], stages: int | None = None, precision: str = "float32"
+) -> dict[str, DepthErrors]:
+    """Errors in percent of the depth, of all pixels, for samples NAME/NUMBER of the same name together."""
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for sample in samples:
+        shown = predict(model, sample, stages, precision)
+        truth = shown.truth[shown.counted]
+        depth = 100 * shown.depth[shown.counted] / truth
+        name = sample.names[0].partition("/")[0]
+        found.setdefault(name, []).append((depth, torch.full_like(depth, 100.0)))
+    maps = {name: [torch.cat(m) for m in zip(*pairs, strict=True)] for name, pairs in found.items()}
+    return {name: depth_errors(d, t, thresholds=PERCENTS) for name, (d, t) in maps.items()}
+
+
+def table_by_name(results: Mapping[str, DepthErrors]) -> str:
+    """A name per line: its share of all pixels, and of these the shares within each percentage."""
+    pixels = max(sum(errors.pixels for errors in results.values()), 1)
+    heads = " ".join(f"{f'{p:g} %':>7}" for p in PERCENTS)
+    lines = [f"{'difficulty':<12} pixels {heads}  median"]
+    for name, errors in results.items():
+        shares = " ".join(f"{100 * errors.within[p]:7.1f}" for p in PERCENTS)
+        lines.append(f"{name:<12} {100 * errors.pixels / pixels:5.1f}% {shares}  {errors.median:5.2f}%")
+    return "\n".join(lines)
 
 
 def _inside(model: GBiNet, stage: Stage, truth: Tensor) -> Tensor:

@@ -1,3 +1,0 @@
-"""Triton kernels of the renderer."""
-
-from gbinet.ops import usable as usable
