@@ -178,3 +178,12 @@ def test_an_undistorted_photo_follows_the_bytes_of_its_photo(tmp_path: Path) -> 
     second = rewritten(path)
     assert path.stat().st_size == before.st_size and second != first
     assert not np.array_equal(read_image(second), read_image(first))
+
+
+def test_a_mask_that_cannot_be_read_costs_its_view(tmp_path: Path) -> None:
+    folder = folders.colmap(tmp_path, camera=(2, [60.0, 31.0, 25.0, 0.05]))  # SIMPLE_RADIAL
+    (folder / "masks").mkdir()
+    (folder / "masks" / "photo_01.png.png").write_bytes(b"no picture")
+    scene = load_scene(folder)
+    assert [view.name for view in scene.views] == ["photo_00", "photo_02", "photo_03"]
+    assert any("left out photo_01.png" in warning for warning in scene.warnings)

@@ -163,7 +163,9 @@ def _unusual(rng: Chance, style: Style, habits: Habits) -> Style:
         step = rng.uniform(0.3, 1.0) * habits.forward  # of the distance
         return replace(style, angle=step / _FARTHEST, parallel=1.0, forward=0.0, ahead=rng.uniform(0.9, 1.0))
     if habits.wide:
-        angle = np.radians(rng.uniform(0.6, 1.0) * habits.wide / _FARTHEST)
+        # neighbours step aside, then turn back to the orbit: by the angle whose tangent is the step
+        step = np.tan(np.radians(rng.uniform(0.6, 1.0) * min(habits.wide, 60.0)))
+        angle = 2 * np.arcsin(step / 2) / _FARTHEST
         return replace(style, angle=angle, parallel=0.0, forward=0.0)
     return style
 
