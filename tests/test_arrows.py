@@ -27,7 +27,7 @@ SIDEWAYS = {
 }
 
 # The only arrows that point up: `cloud.save("cloud.ply")` is what people type. All are local imports.
-UPWARDS = {("pointcloud.py", "gbinet.formats.ply")}
+UPWARDS = {("pointcloud.py", "gbinet.formats.cloud_files")}
 
 # Third parties that may be imported at the top of a module; all others are imported where they are used.
 EVERYWHERE = {"torch", "numpy", "PIL", "safetensors"}

@@ -9,7 +9,8 @@ from typing import Annotated
 import tyro
 
 from gbinet.cli.fusion_options import AS_IS, FusionFlags
-from gbinet.errors import SceneError, check_positive
+from gbinet.errors import InputError, SceneError, check_positive
+from gbinet.formats.cloud_files import check_cloud_name
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind
 
@@ -31,9 +32,9 @@ def run(
 
     Args:
         scene: Scene with poses (COLMAP, also a dense workspace; MVSNet; nerfstudio; RGB-D; ...).
-        out: The .ply file to write.
-        depth: Folder of depth maps named like the views (.npz .npy .pfm .png .tif .bin .dmap), or the output
-            of `gbinet depth`, or a COLMAP workspace. Without it, the depth that the scene itself has is used.
+        out: The file to write: .ply, .las, .laz or .xyz; or a folder for cloud.ply.
+        depth: Folder of depth maps named like the views (.npz .npy .pfm .png .tif .bin .exr .dmap), or the
+            output of `gbinet depth`, or a COLMAP workspace. Without it, the depth that the scene has is used.
         depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
         max_sources: How many neighbours of each view are compared.
         images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
@@ -55,9 +56,12 @@ def run(
     if mesh_voxel is not None:
         check_positive("--mesh-voxel", mesh_voxel)
     config = fusion.applied(FusionConfig(max_sources=max_sources))
-    as_folder = out.suffix.lower() != ".ply"
+    as_folder = out.is_dir() or not out.suffix
     if as_folder:
         out = out / "cloud.ply"
+    check_cloud_name(out)
+    if mesh == "poisson" and out.suffix.lower() != ".ply":
+        raise InputError(f"--mesh poisson needs normals, which '{out.suffix}' has no place for; write a .ply")
     found = load_scene(scene, images=images, masks=masks, max_sources=max_sources)
     maps = DepthFolder(found, None if depth is None else place_of(depth), depth_scale)
     if not maps.known():

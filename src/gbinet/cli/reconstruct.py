@@ -9,7 +9,10 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from gbinet.cli.fusion_options import AS_IS, FusionFlags
+from gbinet.errors import InputError
+from gbinet.formats.cloud_files import SUFFIXES as CLOUD_SUFFIXES
 from gbinet.inference.device import Precision
+from gbinet.pipeline.export import ExportKind
 from gbinet.scene import DepthRange
 from gbinet.sfm.cameras import CameraSharing
 
@@ -29,7 +32,7 @@ def run(
     device: str = "auto",
     precision: Precision = "auto",
     max_memory: float | None = None,
-    export: Literal["colmap", "openmvs", "nerfstudio"] | None = None,
+    export: tuple[ExportKind, ...] = (),
     mesh: Literal["tsdf", "poisson"] | None = None,
     mesh_voxel: float | None = None,
     overwrite: bool = False,
@@ -52,7 +55,8 @@ def run(
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         max_memory: GiB that the network may use; larger images are cut into tiles.
-        export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, into out/export.
+        export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, or depth maps as pictures,
+            into out/export; or the cloud as out/cloud.las, .laz or .xyz. Several are fine.
         mesh: Also write mesh.ply (needs the extra 'mesh'): tsdf keeps to what photos confirmed, poisson
             closes holes.
         mesh_voxel: Edge of the voxels of --mesh tsdf, in the scene's unit; 2 pixels by default.
@@ -64,6 +68,10 @@ def run(
     from gbinet.pipeline import reconstruct as pipeline
     from gbinet.pipeline.record import duration
 
+    if out.suffix.lower() in CLOUD_SUFFIXES and not out.is_dir():
+        raise InputError(
+            f"{out}: -o is a folder here; --export {out.suffix[1:]} also writes the cloud like this"
+        )
     config = pipeline.preset(quality)
     depth = {
         "max_size": size,

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from gbinet.errors import InputError
 from gbinet.evaluation.nearest import Points, Progress, nearest_distances, thin
-from gbinet.formats.ply import read_ply
+from gbinet.formats.cloud_files import read_cloud
 
 
 def load_points(path: str | Path) -> Points:
-    """Positions of a PLY file, checked."""
-    return checked(read_ply(path).xyz.numpy(), str(path))
+    """Positions of a cloud (.ply, .las, .laz, .xyz), checked."""
+    return checked(read_cloud(path).xyz.numpy(), str(path))
 
 
 def checked(points: Points, name: str) -> Points:

@@ -8,6 +8,7 @@
 | `.png`        | 16-bit integers: choose the scale (0.001 = millimetres)  |
 | `.tif .tiff`  | float32 TIFF                                             |
 | `.bin`        | COLMAP dense map                                         |
+| `.exr`        | OpenEXR, channel `Z` (extra `exr`)                       |
 | `.dmap`       | OpenMVS depth map (reading only; it also needs a camera) |
 
 A stored value times `scale` is the depth. Unknown depth is 0; NaN, infinite and negative values become 0.
@@ -32,6 +33,7 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.colmap_array import read_colmap_array, write_colmap_array
+from gbinet.formats.exr import read_exr, write_exr
 from gbinet.formats.image import decoded, opened
 from gbinet.formats.limits import check_unpacked
 from gbinet.formats.made_by import KEY, Maker, as_array, maker_of, record_maker
@@ -153,8 +155,7 @@ def _claims(path: Path) -> list[tuple[int, str]]:
 def _handler(table: dict[str, Callable[..., Any]], path: Path) -> Callable[..., Any]:
     suffix = path.suffix.lower()
     if suffix not in table:
-        hint = " (OpenEXR is not supported: convert it to TIFF or PFM)" if suffix == ".exr" else ""
-        raise FormatError(path, f"unknown kind of depth file '{suffix}'{hint}; known: {', '.join(table)}")
+        raise FormatError(path, f"unknown kind of depth file '{suffix}'; known: {', '.join(table)}")
     return table[suffix]
 
 
@@ -301,6 +302,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     ".tif": _read_picture,
     ".tiff": _read_picture,
     ".bin": read_colmap_array,
+    ".exr": read_exr,
     ".dmap": lambda path: read_dmap(path).depth,
 }
 SUFFIXES = tuple(_READERS)  # of files that can be read as depth maps
@@ -312,4 +314,5 @@ _WRITERS: dict[str, Callable[..., Any]] = {
     ".tif": _write_tiff,
     ".tiff": _write_tiff,
     ".bin": write_colmap_array,
+    ".exr": write_exr,
 }

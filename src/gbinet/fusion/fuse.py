@@ -16,8 +16,8 @@ from torch import Tensor
 
 from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, GBiNetError, InputError, check_finite, check_positive, flag
+from gbinet.formats.cloud_files import cloud_writer
 from gbinet.formats.image import read_image, read_mask
-from gbinet.formats.ply import PlyWriter
 from gbinet.fusion.consistency import agree, strips
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
 from gbinet.fusion.photometric import trusted
@@ -111,13 +111,13 @@ def fuse(
     progress: Progress | None = None,
     on_view: Callable[[FusedView], None] | None = None,
 ) -> FusionResult:
-    """Fuse all depth maps of a scene into the PLY file `path`; points are written as they come.
+    """Fuse all depth maps of a scene into the cloud `path` (.ply, .las, .laz, .xyz), written as points come.
 
     `on_view` sees every view's share (for pictures and numbers).
     """
     config = config or FusionConfig()
     lonely, views = [], 0
-    with PlyWriter(path) as writer:
+    with cloud_writer(path) as writer:
         writer.append(empty_cloud(_position_type(scene)))
         for done, view in enumerate(fuse_views(scene, depths, config, device)):
             writer.append(view.cloud)

@@ -10,6 +10,7 @@ import torch
 
 from gbinet.errors import GBiNetError, check_positive
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.optional import optional
 from gbinet.fusion.fuse import DepthSource, FusedView, FusionConfig, colours
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
@@ -26,11 +27,7 @@ _SAMPLED_VIEWS = 20  # depth maps that are looked at for the default voxel size
 
 def open3d() -> Any:
     """The module, or a sentence that says how to get it."""
-    try:
-        import open3d as module
-    except ImportError as error:
-        raise GBiNetError("a mesh needs open3d: pip install 'gbinet[mesh]'") from error
-    return module
+    return optional("open3d", "a mesh", "mesh")
 
 
 class Mesher:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from gbinet.data.depth_folder import DepthFolder
-from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import atomic_path
 from gbinet.fusion.fuse import FusionConfig, fuse
@@ -19,16 +17,15 @@ from gbinet.fusion.mesh import Mesher, MeshKind, open3d
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
+from gbinet.pipeline.export import ExportKind, check_exports, export
 from gbinet.pipeline.opening import StageProgress, open_scene, stage_of
 from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
 from gbinet.pointcloud import PointCloud
-from gbinet.scene import Scene, View
+from gbinet.scene import Scene
 from gbinet.sfm.cameras import CameraSharing
 from gbinet.sfm.pose import PosedPhotos
 from gbinet.viewer.report import write_report
-
-ExportKind = Literal["colmap", "openmvs", "nerfstudio"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class ReconstructConfig:
     images: Path | None = None  # folder of the photos, where a scene with poses has them elsewhere
     masks: Path | None = None  # folder of masks named like the photos; 0 = ignore
     camera: CameraSharing | None = None  # which bare photos share a camera; None = by size and EXIF
-    export: ExportKind | None = None  # also write the scene with its depth maps for another program
+    export: tuple[ExportKind, ...] = ()  # also write scene, depth maps or cloud for other programs
     mesh: MeshKind | None = None  # also write mesh.ply (needs open3d)
     mesh_voxel: float | None = None  # edge for "tsdf", scene units; None = 2 pixels at the median depth
 
@@ -123,6 +120,7 @@ def _run(
     settings = preset(config) if isinstance(config, str) else config
     if settings.mesh is not None:
         open3d()  # missing, it is said now, not after hours
+    check_exports(settings.export)
     found, notes, posed = open_scene(scene, out, settings, progress)
     network = model or GBiNet.from_pretrained()
     depth_run = estimate_depths(
@@ -178,30 +176,11 @@ def _failures(depth_run: DepthRun) -> list[str]:
 def _extras(shown: ShownViews, out: Path, config: ReconstructConfig, notes: list[str]) -> tuple[Path, ...]:
     """Exports and mesh, where asked for; a mesh that fails does not cost the report."""
     written = []
-    if config.export is not None:
-        written.append(export(shown.scene, shown.depths, out, config.export))
+    for kind in config.export:
+        written.append(export(shown.scene, shown.depths, out, kind))
     if shown.mesher is not None:
         try:
             written.append(shown.mesher.write(out / "cloud.ply", out / "mesh.ply"))
         except GBiNetError as error:
             notes.append(f"there is no mesh: {error}")
     return tuple(written)
-
-
-def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Path:
-    """The scene with its new depth maps (and cloud) as another program reads it, in out/export/<kind>."""
-    from gbinet.formats.write_scene import write_scene
-    from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
-
-    def maps() -> Iterator[tuple[View, DepthMap]]:
-        for index, view in enumerate(scene.views):
-            found = depths.load(index)
-            if found is not None:
-                yield view, found
-
-    folder = out / "export" / kind
-    if kind == "nerfstudio":
-        write_nerfstudio(scene, folder, maps(), PointCloud.load(out / "cloud.ply"))
-    else:
-        write_scene(scene, folder, "colmap-dense" if kind == "colmap" else kind, maps())
-    return folder

@@ -1,0 +1,57 @@
+"""A finished reconstruction as other programs read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from gbinet.data.depth_folder import DepthFolder
+from gbinet.depthmap import DepthMap
+from gbinet.formats.cloud_files import cloud_pieces, cloud_writer
+from gbinet.formats.optional import optional
+from gbinet.formats.write_depth_folder import write_depth_folder
+from gbinet.pointcloud import PointCloud
+from gbinet.scene import Scene, View
+
+ExportKind = Literal["colmap", "openmvs", "nerfstudio", "depth-png", "depth-exr", "las", "laz", "xyz"]
+_LIBRARIES = {"depth-exr": ("OpenEXR", "exr"), "las": ("laspy", "geo"), "laz": ("lazrs", "geo")}
+
+
+def check_exports(kinds: tuple[ExportKind, ...]) -> None:
+    """A library that is missing is said before the work, not after hours."""
+    for kind in kinds:
+        if kind in _LIBRARIES:
+            module, extra = _LIBRARIES[kind]
+            optional(module, f"--export {kind}", extra)
+
+
+def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Path:
+    """The cloud as out/cloud.<kind>, or the scene with its new depth maps in out/export/<kind>."""
+    from gbinet.formats.write_scene import write_scene
+    from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
+
+    def maps() -> Iterator[tuple[View, DepthMap]]:
+        for index, view in enumerate(scene.views):
+            found = depths.load(index)
+            if found is not None:
+                yield view, found
+
+    if kind == "las" or kind == "laz" or kind == "xyz":
+        return copy_cloud(out / "cloud.ply", out / f"cloud.{kind}")
+    folder = out / "export" / kind
+    if kind == "nerfstudio":
+        write_nerfstudio(scene, folder, maps(), PointCloud.load(out / "cloud.ply"))
+    elif kind == "depth-png" or kind == "depth-exr":
+        write_depth_folder(scene, folder, kind, maps())
+    else:
+        write_scene(scene, folder, "colmap-dense" if kind == "colmap" else kind, maps())
+    return folder
+
+
+def copy_cloud(source: Path, target: Path) -> Path:
+    """The same points in another format, piece by piece."""
+    with cloud_writer(target) as writer:
+        for piece in cloud_pieces(source):
+            writer.append(piece)
+    return target
