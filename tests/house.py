@@ -23,7 +23,7 @@ LEVELS: list[set[str]] = [
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
     {"formats"},
     {"model", "kernels", "data", "render"},
-    {"inference", "fusion", "evaluation", "viewer", "training", "sfm"},
+    {"inference", "fusion", "evaluation", "viewer", "training", "sfm", "georeference"},
     {"pipeline"},
     {"cli"},
 ]

@@ -23,6 +23,7 @@ SIDEWAYS = {
     ("kernels", "render"): "a fast twin names its plain reference and shares its types",
     ("render", "data"): "rendered samples are batches",
     ("training", "evaluation"): "validation uses the measures of evaluation",
+    ("georeference", "evaluation"): "cameras are aligned with positions as trajectories are in a benchmark",
     ("viewer", "fusion"): "the viewer loads clouds and meshes as fusion left them",
 }
 

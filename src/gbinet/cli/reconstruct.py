@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from gbinet.cli.fusion_options import AS_IS, FusionFlags
+from gbinet.cli.place_options import UNPLACED, PlaceFlags
 from gbinet.errors import InputError
 from gbinet.formats.cloud_files import SUFFIXES as CLOUD_SUFFIXES
 from gbinet.inference.device import Precision
@@ -32,6 +33,7 @@ def run(
     device: str = "auto",
     precision: Precision = "auto",
     max_memory: float | None = None,
+    place: PlaceFlags = UNPLACED,
     export: tuple[ExportKind, ...] = (),
     mesh: Literal["tsdf", "poisson"] | None = None,
     mesh_voxel: float | None = None,
@@ -88,6 +90,7 @@ def run(
         images=images,
         masks=masks,
         camera=camera,
+        place=place.config(),
         export=export,
         mesh=mesh,
         mesh_voxel=mesh_voxel,
@@ -97,6 +100,8 @@ def run(
         result = pipeline.run(photos, model, out, config, overwrite=overwrite, progress=bars)
     if result.poses is not None:
         say(result.poses.summary())
+    if result.place is not None:
+        say(result.place.summary())
     say_notes(result.warnings)
     if result.depth.kept:
         say(f"{len(result.depth.kept)} depth maps were there already, {len(result.depth.computed)} are new.")

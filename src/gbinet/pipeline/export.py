@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+
+import torch
 
 from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
 from gbinet.formats.cloud_files import cloud_pieces, cloud_writer
 from gbinet.formats.optional import optional
 from gbinet.formats.write_depth_folder import write_depth_folder
+from gbinet.georeference.place import Georeference
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, View
 
@@ -26,8 +30,10 @@ def check_exports(kinds: tuple[ExportKind, ...]) -> None:
             optional(module, f"--export {kind}", extra)
 
 
-def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Path:
-    """The cloud as out/cloud.<kind>, or the scene with its new depth maps in out/export/<kind>."""
+def export(
+    scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind, located: Georeference | None = None
+) -> Path:
+    """The cloud as out/cloud.<kind>, on the map where known, or scene and depth maps in out/export/<kind>."""
     from gbinet.formats.write_scene import write_scene
     from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
 
@@ -38,7 +44,7 @@ def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Pa
                 yield view, found
 
     if kind == "las" or kind == "laz" or kind == "xyz":
-        return copy_cloud(out / "cloud.ply", out / f"cloud.{kind}")
+        return copy_cloud(out / "cloud.ply", out / f"cloud.{kind}", located)
     folder = out / "export" / kind
     if kind == "nerfstudio":
         write_nerfstudio(scene, folder, maps(), PointCloud.load(out / "cloud.ply"))
@@ -49,9 +55,10 @@ def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Pa
     return folder
 
 
-def copy_cloud(source: Path, target: Path) -> Path:
-    """The same points in another format, piece by piece."""
-    with cloud_writer(target) as writer:
+def copy_cloud(source: Path, target: Path, located: Georeference | None = None) -> Path:
+    """The same points in another format, piece by piece; in map coordinates where these are known."""
+    offset = None if located is None else torch.tensor(located.offset, dtype=torch.float64)
+    with cloud_writer(target, None if located is None else located.crs) as writer:
         for piece in cloud_pieces(source):
-            writer.append(piece)
+            writer.append(piece if offset is None else replace(piece, xyz=piece.xyz.double() + offset))
     return target

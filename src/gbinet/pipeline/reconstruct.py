@@ -12,14 +12,17 @@ from pathlib import Path
 from gbinet.data.depth_folder import DepthFolder
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.optional import installed
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind, open3d
+from gbinet.georeference.place import Georeference, PlaceConfig
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.export import ExportKind, check_exports, export
 from gbinet.pipeline.opening import StageProgress, open_scene, stage_of
 from gbinet.pipeline.output import output_folder
+from gbinet.pipeline.placing import placed, with_place, write_place
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
@@ -37,6 +40,7 @@ class ReconstructConfig:
     images: Path | None = None  # folder of the photos, where a scene with poses has them elsewhere
     masks: Path | None = None  # folder of masks named like the photos; 0 = ignore
     camera: CameraSharing | None = None  # which bare photos share a camera; None = by size and EXIF
+    place: PlaceConfig = field(default_factory=PlaceConfig)  # GPS, known positions or a length
     export: tuple[ExportKind, ...] = ()  # also write scene, depth maps or cloud for other programs
     mesh: MeshKind | None = None  # also write mesh.ply (needs open3d)
     mesh_voxel: float | None = None  # edge for "tsdf", scene units; None = 2 pixels at the median depth
@@ -68,6 +72,7 @@ class Reconstruction:
     warnings: tuple[str, ...]
     extras: tuple[Path, ...] = ()  # exports and meshes
     poses: PosedPhotos | None = None  # what structure from motion came to, where it was needed
+    place: Georeference | None = None  # where its frame lies on the map, where known
 
 
 def reconstruct(
@@ -122,6 +127,8 @@ def _run(
         open3d()  # missing, it is said now, not after hours
     check_exports(settings.export)
     found, notes, posed = open_scene(scene, out, settings, progress)
+    found, located, doubts = placed(found, settings.place, bare=posed is not None)
+    notes += doubts
     network = model or GBiNet.from_pretrained()
     depth_run = estimate_depths(
         found,
@@ -148,18 +155,31 @@ def _run(
     if posed is not None and posed.outcome is not None:
         times = {"poses": posed.outcome.total_seconds, **times}
     notes += shown.doubts()
-    extras = _extras(shown, out, settings, notes)
+    extras = _extras(shown, out, settings, notes, located)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *_failures(depth_run), *result.warnings)
     figures = judge(out / "cloud.ply") if judge else ()
     seconds = time.perf_counter() - began
     record = record_of(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
     record["poses"] = None if posed is None else posed.to_dict()
+    record["georeference"] = None if located is None else located.to_dict()
     page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed)
+    page = with_place(page, located)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
+    write_place(out, located)
     with atomic_path(out / "run.json") as temporary:
         temporary.write_text(json.dumps(record, indent=2, default=str) + "\n")
     return Reconstruction(
-        out, found, out / "cloud.ply", report, result.points, depth_run, seconds, warnings, extras, posed
+        out,
+        found,
+        out / "cloud.ply",
+        report,
+        result.points,
+        depth_run,
+        seconds,
+        warnings,
+        extras,
+        posed,
+        located,
     )
 
 
@@ -173,11 +193,18 @@ def _failures(depth_run: DepthRun) -> list[str]:
     return [f"view {name} was left out: {reason}" for name, reason in depth_run.failed.items()]
 
 
-def _extras(shown: ShownViews, out: Path, config: ReconstructConfig, notes: list[str]) -> tuple[Path, ...]:
+def _extras(
+    shown: ShownViews,
+    out: Path,
+    config: ReconstructConfig,
+    notes: list[str],
+    located: Georeference | None,
+) -> tuple[Path, ...]:
     """Exports and mesh, where asked for; a mesh that fails does not cost the report."""
-    written = []
-    for kind in config.export:
-        written.append(export(shown.scene, shown.depths, out, kind))
+    kinds = config.export
+    if located is not None and located.crs is not None and "laz" not in kinds and installed("laspy", "lazrs"):
+        kinds = (*kinds, "laz")  # what is on a map is wanted in the map's own format
+    written = [export(shown.scene, shown.depths, out, kind, located) for kind in kinds]
     if shown.mesher is not None:
         try:
             written.append(shown.mesher.write(out / "cloud.ply", out / "mesh.ply"))
