@@ -26,6 +26,7 @@ def run(
     masks: Path | None = None,
     mesh: MeshKind | None = None,
     mesh_voxel: float | None = None,
+    mesh_faces: int = 200_000,
     device: str = "auto",
 ) -> None:
     """Fuse depth maps into one cloud; memory does not grow with their number.
@@ -41,8 +42,9 @@ def run(
             folder is not read.
         masks: Folder of masks named like the photos; black is ignored.
         mesh: Also write <out>_mesh.ply (needs the extra 'mesh'): tsdf keeps to what photos confirmed, poisson
-            closes holes.
-        mesh_voxel: Edge of the voxels of --mesh tsdf, in the scene's unit; 2 pixels by default.
+            closes holes; textured paints the photos onto tsdf, as <out>_mesh.glb and .obj.
+        mesh_voxel: Edge of the voxels of --mesh tsdf and textured, in the scene's unit; 2 pixels by default.
+        mesh_faces: Triangles of a textured mesh, at most.
         device: auto, cpu, cuda, cuda:1, mps.
     """
     from gbinet.cli.progress import StageBars
@@ -55,6 +57,7 @@ def run(
     check_positive("--depth-scale", depth_scale)
     if mesh_voxel is not None:
         check_positive("--mesh-voxel", mesh_voxel)
+    check_positive("--mesh-faces", mesh_faces)
     config = fusion.applied(FusionConfig(max_sources=max_sources))
     as_folder = out.is_dir() or not out.suffix
     if as_folder:
@@ -67,7 +70,7 @@ def run(
     if not maps.known():
         where = depth if depth is not None else scene
         raise SceneError(f"{where}: no depth map is named like a view, e.g. {found.views[0].name}.npz")
-    mesher = None if mesh is None else Mesher(found, maps, mesh, config, mesh_voxel)
+    mesher = None if mesh is None else Mesher(found, maps, mesh, config, mesh_voxel, mesh_faces)
     # A file in some folder is nobody else's business; in an output folder, other runs may be at work.
     whole = as_folder or is_output_folder(out.parent)
     with output_folder(out.parent) if whole else nullcontext(), StageBars() as bars:
@@ -82,5 +85,6 @@ def run(
         )
     say_notes([*found.warnings, *result.warnings])
     if mesher is not None:
-        say(f"also: {mesher.write(out, out.with_name(f'{out.stem}_mesh.ply'))}")
+        for path in mesher.write(out, out.with_name(f"{out.stem}_mesh.ply")):
+            say(f"also: {path}")
     say(f"{result.points:,} points from {result.views} of {len(found.views)} views: {out}")

@@ -46,6 +46,7 @@ def progress_bar(label: str = "") -> Iterator[Callable[[int, int, str], None]]:
 
 
 _TITLES = {
+    "frames": "choosing frames",
     "poses": "finding poses",
     "reading": "reading photos",
     "depth": "depth maps",

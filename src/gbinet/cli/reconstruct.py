@@ -30,19 +30,21 @@ def run(
     images: Path | None = None,
     masks: Path | None = None,
     camera: CameraSharing | None = None,
+    frames: int = 100,
     device: str = "auto",
     precision: Precision = "auto",
     max_memory: float | None = None,
     place: PlaceFlags = UNPLACED,
     export: tuple[ExportKind, ...] = (),
-    mesh: Literal["tsdf", "poisson"] | None = None,
+    mesh: Literal["tsdf", "poisson", "textured"] | None = None,
     mesh_voxel: float | None = None,
+    mesh_faces: int = 200_000,
     overwrite: bool = False,
 ) -> None:
     """Make a dense cloud from photos.
 
     Args:
-        photos: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
+        photos: Folder of photos, a video, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder for cloud.ply, depth/, report.html, run.json. Run again with the same folder to continue.
         quality: Sets size, views and thresholds, which the options below change one by one.
         weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
@@ -54,14 +56,16 @@ def run(
         masks: Folder of masks named like the photos; black is ignored.
         camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
             per-folder also reads the folders in the folder.
+        frames: Photos taken from a video, at most: sharp ones that show something new.
         device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         max_memory: GiB that the network may use; larger images are cut into tiles.
         export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, or depth maps as pictures,
             into out/export; or the cloud as out/cloud.las, .laz or .xyz. Several are fine.
         mesh: Also write mesh.ply (needs the extra 'mesh'): tsdf keeps to what photos confirmed, poisson
-            closes holes.
-        mesh_voxel: Edge of the voxels of --mesh tsdf, in the scene's unit; 2 pixels by default.
+            closes holes; textured paints the photos onto tsdf, as mesh.glb and mesh.obj.
+        mesh_voxel: Edge of the voxels of --mesh tsdf and textured, in the scene's unit; 2 pixels by default.
+        mesh_faces: Triangles of a textured mesh, at most.
         overwrite: Replace depth maps in the output folder that were made with other settings.
     """
     from gbinet.cli.progress import StageBars
@@ -90,10 +94,12 @@ def run(
         images=images,
         masks=masks,
         camera=camera,
+        frames=frames,
         place=place.config(),
         export=export,
         mesh=mesh,
         mesh_voxel=mesh_voxel,
+        mesh_faces=mesh_faces,
     )
     model = GBiNet.from_pretrained(weights)
     with StageBars() as bars:

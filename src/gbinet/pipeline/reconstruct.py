@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from gbinet.data.depth_folder import DepthFolder
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.optional import installed
+from gbinet.formats.video import is_video_name
 from gbinet.fusion.fuse import FusionConfig, fuse
-from gbinet.fusion.mesh import Mesher, MeshKind, open3d
+from gbinet.fusion.mesh import Mesher, MeshKind, check_libraries
 from gbinet.georeference.place import Georeference, PlaceConfig
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
@@ -24,6 +27,7 @@ from gbinet.pipeline.opening import StageProgress, open_scene, stage_of
 from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.placing import placed, with_place, write_place
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
+from gbinet.pipeline.video import video_photos
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.sfm.cameras import CameraSharing
@@ -40,14 +44,17 @@ class ReconstructConfig:
     images: Path | None = None  # folder of the photos, where a scene with poses has them elsewhere
     masks: Path | None = None  # folder of masks named like the photos; 0 = ignore
     camera: CameraSharing | None = None  # which bare photos share a camera; None = by size and EXIF
+    frames: int = 100  # photos taken from a video, at most
     place: PlaceConfig = field(default_factory=PlaceConfig)  # GPS, known positions or a length
     export: tuple[ExportKind, ...] = ()  # also write scene, depth maps or cloud for other programs
-    mesh: MeshKind | None = None  # also write mesh.ply (needs open3d)
+    mesh: MeshKind | None = None  # also write mesh.ply, or mesh.glb and mesh.obj (needs open3d)
     mesh_voxel: float | None = None  # edge for "tsdf", scene units; None = 2 pixels at the median depth
+    mesh_faces: int = 200_000  # triangles of a textured mesh, at most
 
     def __post_init__(self) -> None:
         if self.mesh_voxel is not None:
             check_positive("mesh_voxel", self.mesh_voxel)
+        check_positive("mesh_faces", self.mesh_faces)
 
 
 # Quality: what most people want to choose. Everything else follows, and can still be set one by one.
@@ -124,8 +131,10 @@ def _run(
     began = time.perf_counter()
     settings = preset(config) if isinstance(config, str) else config
     if settings.mesh is not None:
-        open3d()  # missing, it is said now, not after hours
+        check_libraries(settings.mesh)  # missing, they are named now, not after hours
     check_exports(settings.export)
+    if not isinstance(scene, Scene) and is_video_name(Path(scene)):
+        scene = video_photos(Path(scene), out, settings.frames, stage_of(progress, "frames"))
     found, notes, posed = open_scene(scene, out, settings, progress)
     found, located, doubts = placed(found, settings.place, bare=posed is not None)
     notes += doubts
@@ -140,7 +149,10 @@ def _run(
     )
     shown = ShownViews(found, DepthFolder(found, out / "depth"))
     if settings.mesh is not None:
-        shown.mesher = Mesher(found, shown.depths, settings.mesh, settings.fusion, settings.mesh_voxel)
+        kind, voxel, faces = settings.mesh, settings.mesh_voxel, settings.mesh_faces
+        shown.mesher = Mesher(found, shown.depths, kind, settings.fusion, voxel, faces)
+        if located is not None and located.crs is not None:
+            shown.mesher.up = np.array([0.0, 0.0, 1.0])
     fusing = time.perf_counter()
     result = fuse(
         found,
@@ -207,7 +219,7 @@ def _extras(
     written = [export(shown.scene, shown.depths, out, kind, located) for kind in kinds]
     if shown.mesher is not None:
         try:
-            written.append(shown.mesher.write(out / "cloud.ply", out / "mesh.ply"))
+            written += shown.mesher.write(out / "cloud.ply", out / "mesh.ply")
         except GBiNetError as error:
             notes.append(f"there is no mesh: {error}")
     return tuple(written)
