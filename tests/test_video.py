@@ -57,8 +57,8 @@ def test_the_way_is_measured() -> None:
 
 
 def test_frames_are_sharp_and_spread_over_the_way(tmp_path: Path) -> None:
-    blurred = set(range(0, 120, 3)) | set(range(1, 120, 3))
-    standing = [0] * 30 + [4] * 60 + [0] * 30  # stands, walks, stands
+    blurred = set(range(0, 80, 3)) | set(range(1, 80, 3))
+    standing = [0] * 15 + [6] * 50 + [0] * 15  # stands, walks, stands
     video = write_video(tmp_path / "clip.mp4", walk(standing, blurred))
     folder = video_photos(video, tmp_path / "out", 20)
     assert folder == tmp_path / "out" / "frames" / "clip"
@@ -66,7 +66,7 @@ def test_frames_are_sharp_and_spread_over_the_way(tmp_path: Path) -> None:
     assert 12 <= len(record["photos"]) <= 20 and record["photos"][0] == "frame_0001.jpg"
     sharp = [number not in blurred for number in record["numbers"]]
     assert np.mean(sharp) > 0.8
-    inside = [n for n in record["numbers"] if 25 <= n <= 95]
+    inside = [n for n in record["numbers"] if 12 <= n <= 68]
     assert len(inside) >= len(record["numbers"]) - 2  # standing still gives a photo at most, at each end
     assert read_image(folder / "frame_0001.jpg").shape == (240, 320, 3)
     before = (folder / "frame_0001.jpg").stat().st_mtime_ns
@@ -100,11 +100,7 @@ def test_what_is_no_video_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "cut.mp4").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(FormatError, match="cut"):
         list(read_frames(tmp_path / "cut.mp4"))
-    assert (
-        is_video_name(Path("A.MOV"))
-        and not is_video_name(Path(".a.mp4"))
-        and not is_video_name(Path("a.jpg"))
-    )
+    assert is_video_name(Path("A.MOV")) and not any(is_video_name(Path(n)) for n in (".a.mp4", "a.jpg"))
     import sys
 
     monkeypatch.setitem(sys.modules, "av", None)

@@ -16,6 +16,7 @@ from gbinet.fusion.unwrap import unwrap
 from gbinet.scene import Scene
 
 _SMALLEST, _LARGEST = 512, 8192  # texels along a side of the picture
+_PER_FACE = 20  # texels that a triangle takes with its share of the room between charts, at least
 _FILLED = 0.6  # share of the picture that charts fill, about
 
 
@@ -39,7 +40,7 @@ def write_textured(
 
 
 def picture_size(scene: Scene, vertices: NDArray[np.float64], faces: NDArray[np.int64]) -> int:
-    """Texels a side, so that one is about as large as a pixel of the nearest photo; a multiple of 256."""
+    """Texels a side: two for a pixel of the nearest photo, and some for every triangle; a multiple of 256."""
     a, b, c = (vertices[faces[:, corner]] for corner in range(3))
     area = float(np.linalg.norm(np.cross(b - a, c - a), axis=1).sum()) / 2
     middles = (a + b + c)[:: max(1, len(a) // 2000)] / 3
@@ -47,7 +48,7 @@ def picture_size(scene: Scene, vertices: NDArray[np.float64], faces: NDArray[np.
     for view in scene.views:
         distance = np.linalg.norm(middles - view.camera.centre.double().numpy(), axis=1)
         finest = np.minimum(finest, distance / float(view.camera.K[0, 0]))
-    side = math.sqrt(area / _FILLED) / float(np.median(finest))
+    side = max(2 * math.sqrt(area / _FILLED) / float(np.median(finest)), math.sqrt(_PER_FACE * len(faces)))
     return int(np.clip(math.ceil(side / 256) * 256, _SMALLEST, _LARGEST))
 
 
