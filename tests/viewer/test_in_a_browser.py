@@ -45,7 +45,7 @@ def red(picture: np.ndarray) -> float:
 
 def test_the_viewer_shows_the_cloud(ball_scene: SceneMaker, tmp_path: Path) -> None:
     pytest.importorskip("viser")
-    scene = ball_scene(views=4)
+    scene = ball_scene(views=4, width=192, height=144)
     server = serve(coloured_cloud(scene), scene, None, port=8765, name="ball")
     try:
         time.sleep(1)

@@ -26,7 +26,7 @@ def run(
     masks: Path | None = None,
     mesh: MeshKind | None = None,
     mesh_voxel: float | None = None,
-    mesh_faces: int = 200_000,
+    mesh_faces: int = 100_000,
     device: str = "auto",
 ) -> None:
     """Fuse depth maps into one cloud; memory does not grow with their number.

@@ -38,7 +38,7 @@ def run(
     export: tuple[ExportKind, ...] = (),
     mesh: Literal["tsdf", "poisson", "textured"] | None = None,
     mesh_voxel: float | None = None,
-    mesh_faces: int = 200_000,
+    mesh_faces: int = 100_000,
     overwrite: bool = False,
 ) -> None:
     """Make a dense cloud from photos.

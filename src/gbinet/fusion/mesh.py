@@ -50,7 +50,7 @@ class Mesher:
         kind: MeshKind,
         config: FusionConfig,
         voxel: float | None,
-        faces: int = 200_000,
+        faces: int = 100_000,
     ) -> None:
         check_libraries(kind)
         self.scene, self.depths, self.kind, self.config, self.faces = scene, depths, kind, config, faces

@@ -49,7 +49,7 @@ class ReconstructConfig:
     export: tuple[ExportKind, ...] = ()  # also write scene, depth maps or cloud for other programs
     mesh: MeshKind | None = None  # also write mesh.ply, or mesh.glb and mesh.obj (needs open3d)
     mesh_voxel: float | None = None  # edge for "tsdf", scene units; None = 2 pixels at the median depth
-    mesh_faces: int = 200_000  # triangles of a textured mesh, at most
+    mesh_faces: int = 100_000  # triangles of a textured mesh, at most
 
     def __post_init__(self) -> None:
         if self.mesh_voxel is not None:
