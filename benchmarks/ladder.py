@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from _common import report
 
-from gbinet.data.batch import Batch
 from gbinet.model.config import GBiNetConfig
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 from gbinet.training.samples import open_stream, validation_batches

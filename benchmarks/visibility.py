@@ -20,13 +20,13 @@ from _common import report
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.data.batch import Batch
 from gbinet.evaluation.depth import THRESHOLDS, away_from_edges, depth_errors
 from gbinet.inference.device import pick_device
 from gbinet.inference.engine import Engine
 from gbinet.model.gbinet import GBiNet
 from gbinet.render.shade import render_depth
 from gbinet.render.source import RenderConfig, RenderedSource
+from gbinet.scenes.batch import Batch
 
 SEED = 4242
 MILLIMETRES = 1000.0

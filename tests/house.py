@@ -18,12 +18,12 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 # Every room by level: a module may import what lies on a lower level, and its own room.
 LEVELS: list[set[str]] = [
-    {"names"},
+    {"names", "progress"},
     {"errors"},
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
     {"formats"},
-    {"model", "kernels", "data", "render"},
-    {"inference", "fusion", "evaluation", "viewer", "training", "sfm", "georeference"},
+    {"model", "kernels", "scenes", "render"},
+    {"inference", "fusion", "evaluation", "viewer", "training", "georeference"},
     {"pipeline"},
     {"cli"},
 ]

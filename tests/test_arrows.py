@@ -21,7 +21,7 @@ SIDEWAYS = {
     ("kernels", "model"): "a fast twin names its plain reference and shares its types",
     ("render", "kernels"): "the plain reference calls its fast twin",
     ("kernels", "render"): "a fast twin names its plain reference and shares its types",
-    ("render", "data"): "rendered samples are batches",
+    ("render", "scenes"): "rendered samples are batches",
     ("training", "evaluation"): "validation uses the measures of evaluation",
     ("georeference", "evaluation"): "cameras are aligned with positions as trajectories are in a benchmark",
     ("viewer", "fusion"): "the viewer loads clouds and meshes as fusion left them",
@@ -59,7 +59,7 @@ PIXEL_WORDS = {"pixel", "pixels", "row", "rows", "column", "columns", "x", "y", 
 PIXEL_WORDS |= {"arange", "meshgrid", "mgrid", "indices", "nonzero", "width", "height"}
 BIN_WORDS = {"cell", "cells", "bins", "num_bins", "first_bin", "first_bins", "tolerance"}
 PIXELS_ELSEWHERE = {
-    "data/load.py": "the middle of an image as a share of its size",
+    "scenes/complete.py": "the middle of an image as a share of its size",
     "render/chance.py": "random bits to a number in (0, 1)",
     "render/outdoors.py": "columns of windows, and where a terrain is looked up",
     "render/paint.py": "patterns on a texture, which no camera took",
@@ -72,6 +72,10 @@ BINS_ELSEWHERE = {
     "render/paint.py": "cells of noise",
     "training/loss.py": "how far the centre of a parent's cell is from the truth",
 }
+
+
+# Classes whose names several files may use.
+SHARED_NAMES = {"DeformConv2d"}  # the layer, and the kernel of its gradient
 
 
 def test_every_room_has_a_place() -> None:
@@ -262,6 +266,16 @@ def test_corners_are_never_aligned() -> None:
     given = [(p, k) for p in files() for node, _ in calls(tree_of(p)) for k in node.keywords]
     wrong = [(p, k) for p, k in given if k.arg == "align_corners" and ast.unparse(k.value) != "False"]
     assert [f"{p.relative_to(SOURCE)}:{k.value.lineno}" for p, k in wrong] == []
+
+
+def test_a_class_has_its_name_for_itself() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in files():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.lstrip("_"), []).append(str(path.relative_to(SOURCE)))
+    shared = {name: at for name, at in homes.items() if len(at) > 1 and name not in SHARED_NAMES}
+    assert shared == {}
 
 
 def test_nothing_is_left_open() -> None:

@@ -14,11 +14,11 @@ import torch
 
 from gbinet.cli.main import VERBS
 from gbinet.formats.image import write_image
-from gbinet.formats.write_scene import write_scene
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, SourceView, View
+from gbinet.scenes.kinds import write_scene
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

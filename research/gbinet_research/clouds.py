@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.errors import InputError
 from gbinet.evaluation.cloud import CloudScore, compare_clouds, score_cloud
-from gbinet.evaluation.report import write_json
+from gbinet.evaluation.scores import write_json
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.inference.device import pick_device, pick_precision
 from gbinet.inference.predictor import DepthConfig, estimate_depths
@@ -17,6 +16,7 @@ from gbinet.pipeline.demo import DemoConfig, render_scene, true_cloud
 from gbinet.pointcloud import PointCloud
 from gbinet.provenance import hash_of
 from gbinet.scene import Scene
+from gbinet.scenes.depth_folder import DepthFolder
 from gbinet_research.dense import DenseNet
 from gbinet_research.run import Tell, read_result, variant_of
 from gbinet_research.variants import MOST_STAGES, Budget, engine

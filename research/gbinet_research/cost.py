@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from gbinet.data.batch import Batch, collate
-from gbinet.evaluation.report import write_json
+from gbinet.evaluation.scores import write_json
 from gbinet.inference.cost import Cost, measure, views_in_a_row
 from gbinet.inference.device import is_out_of_memory, pick_device
 from gbinet.model.gbinet import GBiNet
+from gbinet.scenes.batch import Batch, collate
 from gbinet.training.distributed import Processes
 from gbinet.training.graph import eager_step
 from gbinet.training.optimise import Optimiser, to_channels_last

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from gbinet.cli.main import main
-from gbinet.data.dataset import MVSDataset, SampleConfig
-from gbinet.data.load import load_scene
 from gbinet.errors import FormatError, InputError, SceneError
 from gbinet.render import AssetLibrary, make_scene
 from gbinet.render.write import WriteConfig, write_dataset
+from gbinet.scenes.dataset import MVSDataset, SampleConfig
+from gbinet.scenes.load import load_scene
 
 OPTIONS = ["--scenes", "1", "--views", "3", "--size", "64x48", "--kind", "facade", "--device", "cpu"]
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from plane_scenes import PlaneSource
 
-from gbinet.data.batch import Batch
 from gbinet.errors import InputError
 from gbinet.model import search
 from gbinet.model.gbinet import GBiNet, Stage
 from gbinet.model.warp import source_positions, sources_from_reference
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 from gbinet.training.graph import eager_step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,12 +76,12 @@ def memory(
 
 
 def _show(costs: list[Cost], device: str, out: Path | None) -> None:
-    from gbinet.formats.atomic import atomic_path
+    from gbinet.formats.atomic import write_json
     from gbinet.inference.device import pick_device
 
     where = pick_device(device)
-    kind = "allocated" if where.type == "cuda" else "growth of the process"
-    table = Table("images", "views", "ms", f"peak MiB ({kind})")
+    measure = "allocated" if where.type == "cuda" else "growth of the process"
+    table = Table("images", "views", "ms", f"peak MiB ({measure})")
     for cost in costs:
         values = (
             f"{cost.width}x{cost.height}",
@@ -93,10 +92,8 @@ def _show(costs: list[Cost], device: str, out: Path | None) -> None:
         table.add_row(*values)
     Console().print(table)
     if out is not None:
-        content = {"device": str(where), "memory": kind, "costs": [asdict(cost) for cost in costs]}
-        with atomic_path(out) as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
-        say(f"figures in {out}")
+        content = {"device": str(where), "memory": measure, "costs": [asdict(cost) for cost in costs]}
+        say(f"figures in {write_json(out, content)}")
 
 
 run = {"speed": speed, "memory": memory}

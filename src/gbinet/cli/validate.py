@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from gbinet.evaluation.report import write_json
+from gbinet.evaluation.scores import write_json
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import preset

@@ -46,6 +46,10 @@ def is_cloud_name(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
+def is_las_name(path: Path) -> bool:
+    return path.suffix.lower() in (".las", ".laz")
+
+
 def check_cloud_name(path: Path) -> None:
     """Refuse an ending that says nothing."""
     if not is_cloud_name(path):

@@ -57,7 +57,7 @@ class Mesher:
         self.up: Vertices | None = None  # [3], where it is known
         self.tsdf: TsdfMesh | None = None
         if kind != "poisson":
-            voxel = default_voxel(scene, depths, config.min_confidence) if voxel is None else voxel
+            voxel = default_voxel(scene, depths, config) if voxel is None else voxel
             self.tsdf = TsdfMesh(scene, voxel, config.box)
 
     def add(self, fused: FusedView) -> None:
@@ -148,14 +148,16 @@ def simplified(mesh: Any, faces: int) -> tuple[Vertices, Faces]:
     return np.asarray(mesh.vertices), np.asarray(mesh.triangles).astype(np.int64)
 
 
-def default_voxel(scene: Scene, depths: DepthSource, min_confidence: float) -> float:
+def default_voxel(scene: Scene, depths: DepthSource, config: FusionConfig) -> float:
     """Two pixels at the median depth of a typical view, in the scene's unit."""
     sizes = []
     for index in range(0, len(scene.views), max(1, len(scene.views) // _SAMPLED_VIEWS)):
         found = depths.load(index)
         if found is None:
             continue
-        sure = found.valid if found.confidence is None else found.valid & (found.confidence >= min_confidence)
+        sure = found.valid
+        if found.confidence is not None:
+            sure = sure & (found.confidence >= config.confidence_for(found.made_by))
         chosen = sure if bool(sure.any()) else found.valid
         if bool(chosen.any()):
             sizes.append(float(found.depth[chosen].median()) / float(found.camera.K[0, 0]))

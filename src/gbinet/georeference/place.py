@@ -147,7 +147,7 @@ def _factor(scale: tuple[float, ...]) -> float:
 
 def _place_of(view: View) -> tuple[float, float, float] | None:
     try:
-        return read_exif(view.original_path or view.image_path).place
+        return read_exif(view.original_path or view.image_path).gps
     except FormatError:
         return None
 

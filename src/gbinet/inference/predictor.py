@@ -17,7 +17,6 @@ from torch import Tensor
 
 from gbinet import kernels
 from gbinet.camera import Camera
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, SceneError, check_positive
 from gbinet.formats.atomic import remove_temporary
@@ -36,11 +35,13 @@ from gbinet.inference.engine import Engine
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.finished import Finished
 from gbinet.model.gbinet import GBiNet
-from gbinet.scene import DepthRange, Scene, visiting_order
+from gbinet.progress import Progress
+from gbinet.scene import DepthRange, Scene
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.neighbours import visiting_order
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-Progress = Callable[[int, int, str], None]  # done, total, what
 
 # Working memory per pixel and bin in float32. With 4 bins 600 were measured on a CPU, and 280 with the fused
 # kernels, which hold fewer volumes at once (6 bins: 440; docs/performance.md). Half of it in half precision.

@@ -67,6 +67,7 @@ class GBiNet(nn.Module):
         super().__init__()
         self.config = preset(config) if isinstance(config, str) else config
         self.weights_file: str | None = None  # name of the file that the weights were read from
+        self.min_confidence: float | None = None  # what fusion should ask of these weights, where they say it
         config = self.config
         self.encoder = FeaturePyramid(config.encoder_width)
         channels = self.encoder.channels

@@ -9,14 +9,14 @@ from typing import Literal
 
 import torch
 
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
 from gbinet.formats.cloud_files import cloud_pieces, cloud_writer
 from gbinet.formats.optional import optional
-from gbinet.formats.write_depth_folder import write_depth_folder
+from gbinet.fusion.fuse import DepthSource
 from gbinet.georeference.place import Georeference
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, View
+from gbinet.scenes.kinds import write_scene, writers
 
 ExportKind = Literal["colmap", "openmvs", "nerfstudio", "depth-png", "depth-exr", "las", "laz", "xyz"]
 _LIBRARIES = {"depth-exr": ("OpenEXR", "exr"), "las": ("laspy", "geo"), "laz": ("lazrs", "geo")}
@@ -31,11 +31,11 @@ def check_exports(kinds: tuple[ExportKind, ...]) -> None:
 
 
 def export(
-    scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind, located: Georeference | None = None
+    scene: Scene, depths: DepthSource, out: Path, kind: ExportKind, located: Georeference | None = None
 ) -> Path:
     """The cloud as out/cloud.<kind>, on the map where known, or scene and depth maps in out/export/<kind>."""
-    from gbinet.formats.write_scene import write_scene
-    from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
+    if kind == "las" or kind == "laz" or kind == "xyz":
+        return copy_cloud(out / "cloud.ply", out / f"cloud.{kind}", located)
 
     def maps() -> Iterator[tuple[View, DepthMap]]:
         for index, view in enumerate(scene.views):
@@ -43,16 +43,9 @@ def export(
             if found is not None:
                 yield view, found
 
-    if kind == "las" or kind == "laz" or kind == "xyz":
-        return copy_cloud(out / "cloud.ply", out / f"cloud.{kind}", located)
-    folder = out / "export" / kind
-    if kind == "nerfstudio":
-        write_nerfstudio(scene, folder, maps(), PointCloud.load(out / "cloud.ply"))
-    elif kind == "depth-png" or kind == "depth-exr":
-        write_depth_folder(scene, folder, kind, maps())
-    else:
-        write_scene(scene, folder, "colmap-dense" if kind == "colmap" else kind, maps())
-    return folder
+    to = "colmap-dense" if kind == "colmap" else kind
+    cloud = PointCloud.load(out / "cloud.ply") if writers()[to].cloud else None
+    return write_scene(scene, out / "export" / kind, to, maps(), cloud)
 
 
 def copy_cloud(source: Path, target: Path, located: Georeference | None = None) -> Path:

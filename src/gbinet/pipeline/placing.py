@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_json
 from gbinet.formats.optional import installed
 from gbinet.georeference.align import PlacesError
 from gbinet.georeference.place import Georeference, PlaceConfig, has_gps, place_scene
@@ -39,8 +38,7 @@ def write_place(out: Path, located: Georeference | None) -> None:
     if located is None:
         (out / FILE).unlink(missing_ok=True)
         return
-    with atomic_path(out / FILE) as temporary:
-        temporary.write_text(json.dumps(located.to_dict(), indent=2) + "\n")
+    write_json(out / FILE, located.to_dict())
 
 
 def with_place(page: Report, located: Georeference | None) -> Report:

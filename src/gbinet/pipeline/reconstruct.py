@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -11,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.errors import GBiNetError, InputError, check_positive
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_json
 from gbinet.formats.optional import installed
 from gbinet.formats.video import is_video_name
 from gbinet.fusion.fuse import FusionConfig, fuse
@@ -23,15 +21,18 @@ from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.export import ExportKind, check_exports, export
-from gbinet.pipeline.opening import StageProgress, open_scene, stage_of
+from gbinet.pipeline.opening import open_scene, step_of
 from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.placing import placed, with_place, write_place
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
 from gbinet.pipeline.video import video_photos
 from gbinet.pointcloud import PointCloud
+from gbinet.progress import StepProgress
+from gbinet.provenance import maker
 from gbinet.scene import Scene
-from gbinet.sfm.cameras import CameraSharing
-from gbinet.sfm.pose import PosedPhotos
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.sfm.cameras import CameraSharing
+from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import write_report
 
 
@@ -88,7 +89,7 @@ def reconstruct(
     out: str | Path | None = None,
     config: ReconstructConfig | str = "balanced",
     *,
-    progress: StageProgress | None = None,
+    progress: StepProgress | None = None,
 ) -> PointCloud:
     """A cloud from a scene, a folder with poses, or a folder of bare photos.
 
@@ -108,7 +109,7 @@ def run(
     config: ReconstructConfig | str = "balanced",
     *,
     overwrite: bool = False,
-    progress: StageProgress | None = None,
+    progress: StepProgress | None = None,
     judge: Callable[[Path], Sequence[tuple[str, str]]] | None = None,
 ) -> Reconstruction:
     """Depth maps, cloud.ply, report.html and run.json in `out`; finished work there is kept.
@@ -125,7 +126,7 @@ def _run(
     out: Path,
     config: ReconstructConfig | str,
     overwrite: bool,
-    progress: StageProgress | None,
+    progress: StepProgress | None,
     judge: Callable[[Path], Sequence[tuple[str, str]]] | None,
 ) -> Reconstruction:
     began = time.perf_counter()
@@ -134,18 +135,20 @@ def _run(
         check_libraries(settings.mesh)  # missing, they are named now, not after hours
     check_exports(settings.export)
     if not isinstance(scene, Scene) and is_video_name(Path(scene)):
-        scene = video_photos(Path(scene), out, settings.frames, stage_of(progress, "frames"))
+        scene = video_photos(Path(scene), out, settings.frames, step_of(progress, "frames"))
     found, notes, posed = open_scene(scene, out, settings, progress)
     found, located, doubts = placed(found, settings.place, bare=posed is not None)
     notes += doubts
     network = model or GBiNet.from_pretrained()
+    least = settings.fusion.confidence_for(maker(network).to_dict())
+    settings = replace(settings, fusion=replace(settings.fusion, min_confidence=least))
     depth_run = estimate_depths(
         found,
         network,
         out / "depth",
         settings.depth,
         overwrite=overwrite,
-        progress=stage_of(progress, "depth"),
+        progress=step_of(progress, "depth"),
     )
     shown = ShownViews(found, DepthFolder(found, out / "depth"))
     if settings.mesh is not None:
@@ -160,7 +163,7 @@ def _run(
         out / "cloud.ply",
         settings.fusion,
         device=pick_device(settings.depth.device),
-        progress=stage_of(progress, "fusion"),
+        progress=step_of(progress, "fusion"),
         on_view=shown.add,
     )
     times = {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
@@ -168,7 +171,7 @@ def _run(
         times = {"poses": posed.outcome.total_seconds, **times}
     notes += shown.doubts()
     extras = _extras(shown, out, settings, notes, located)
-    warnings = (*notes, *found.warnings, *depth_run.warnings, *_failures(depth_run), *result.warnings)
+    warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
     figures = judge(out / "cloud.ply") if judge else ()
     seconds = time.perf_counter() - began
     record = record_of(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
@@ -178,8 +181,7 @@ def _run(
     page = with_place(page, located)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
     write_place(out, located)
-    with atomic_path(out / "run.json") as temporary:
-        temporary.write_text(json.dumps(record, indent=2, default=str) + "\n")
+    write_json(out / "run.json", record)
     return Reconstruction(
         out,
         found,
@@ -201,7 +203,7 @@ def preset(name: str) -> ReconstructConfig:
     return PRESETS[name]
 
 
-def _failures(depth_run: DepthRun) -> list[str]:
+def failures(depth_run: DepthRun) -> list[str]:
     return [f"view {name} was left out: {reason}" for name, reason in depth_run.failed.items()]
 
 

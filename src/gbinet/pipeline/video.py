@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gbinet.errors import InputError, SceneError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_json
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.image import write_image
 from gbinet.formats.reading import read_record
@@ -56,9 +55,7 @@ def video_photos(video: Path, out: Path, most: int, progress: Progress | None = 
         raise SceneError(f"{video}: nothing moves in this video; walk around the thing while you film it")
     _remove(folder, known.get("photos", []))
     names = _write(video, folder, chosen, progress)
-    with atomic_path(folder / _RECORD) as temporary:
-        content = {**state, "photos": names, "numbers": chosen}
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(folder / _RECORD, {**state, "photos": names, "numbers": chosen})
     hashes.save()
     return folder
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.data.batch import Batch
 from gbinet.errors import InputError
 from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import chance, log_uniform
@@ -21,6 +20,7 @@ from gbinet.render.rig import depth_range, draw_rig, draw_windows
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render_colour, render_depth
 from gbinet.render.stage import RenderScene
+from gbinet.scenes.batch import Batch
 
 
 @dataclass(frozen=True)

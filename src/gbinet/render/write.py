@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,9 +12,10 @@ from gbinet.camera import Camera
 from gbinet.errors import FormatError, InputError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.image import write_image
+from gbinet.formats.mvsnet import cam_text, pair_text
 from gbinet.formats.pfm import write_pfm
 from gbinet.formats.reading import read_json
-from gbinet.formats.write_scene_mvsnet import cam_text, pair_text
+from gbinet.progress import Progress
 from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import chance
 from gbinet.render.compose import KINDS, make_scene
@@ -23,14 +23,14 @@ from gbinet.render.rig import content_range, draw_path
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render_colour, render_depth
 from gbinet.render.stage import RenderScene
-from gbinet.scene import DepthRange, Scene, View, rank_by_geometry
+from gbinet.scene import DepthRange, View
+from gbinet.scenes.neighbours import rank_by_geometry
 
 # Layout -> folders of images, cameras and depth maps, and where pair.txt lies.
 LAYOUTS = {
     "mvsnet": ("images", "cams", "depths", "pair.txt"),
     "blendedmvs": ("blended_images", "cams", "rendered_depth_maps", "cams/pair.txt"),
 }
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def write_views(folder: Path, scene: RenderScene, config: WriteConfig) -> None:
         with atomic_path(folder / cams_at / f"{view.name}_cam.txt") as temporary:
             temporary.write_text(cam_text(view))
     with atomic_path(folder / pairs_at) as temporary:
-        temporary.write_text(pair_text(Scene(folder.name, config.layout, folder, tuple(views))))
+        temporary.write_text(pair_text(views))
 
 
 def _in_unit(camera: Camera, unit: float) -> Camera:

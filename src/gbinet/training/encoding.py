@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
-from gbinet.data.batch import Batch
 from gbinet.model.gbinet import Features, GBiNet
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig
 
 IMAGES_AT_ONCE = 4  # of a batch, when the last layers run again

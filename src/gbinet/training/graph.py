@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from gbinet import kernels
-from gbinet.data.batch import Batch
 from gbinet.model.gbinet import GBiNet
+from gbinet.scenes.batch import Batch
 from gbinet.training.optimise import Optimiser
 from gbinet.training.samples import MAKING_SAMPLES
 from gbinet.training.updates import Step, update

@@ -17,11 +17,11 @@ from typing import Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from gbinet.data.batch import Batch, collate
-from gbinet.data.dataset import MVSDataset, SampleConfig
-from gbinet.data.transforms import ColourJitter
 from gbinet.errors import InputError
 from gbinet.scene import Scene
+from gbinet.scenes.batch import Batch, collate
+from gbinet.scenes.dataset import MVSDataset, SampleConfig
+from gbinet.scenes.transforms import ColourJitter
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 
@@ -201,7 +201,7 @@ def _rendered_validation(config: TrainConfig, device: torch.device, size: tuple[
 
 
 def _scenes(config: TrainConfig, split: str) -> Sequence[Scene]:
-    from gbinet.data import blendedmvs, dtu
+    from gbinet.scenes import blendedmvs, dtu
 
     if config.data is None:
         raise InputError(f"the data set {config.source} must be on disk: give its folder with --data")

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gbinet.data.batch import Batch
-from gbinet.data.transforms import depth_pyramid
 from gbinet.model.encoder import SCALES
 from gbinet.model.gbinet import Features, GBiNet, Stage, evaluating, joined
 from gbinet.model.search import SearchState
+from gbinet.scenes.batch import Batch
+from gbinet.scenes.transforms import depth_pyramid
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
 from gbinet.training.encoding import Encoding, precision

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gbinet.data.batch import Batch
 from gbinet.errors import InputError
 from gbinet.evaluation.depth import (
     THRESHOLDS,
@@ -23,6 +22,7 @@ from gbinet.evaluation.depth import (
 from gbinet.model import search
 from gbinet.model.encoder import SCALES
 from gbinet.model.gbinet import GBiNet, SearchResult, Stage, evaluating, joined
+from gbinet.scenes.batch import Batch
 
 
 @dataclass(frozen=True)

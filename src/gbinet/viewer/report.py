@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_text
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer import page
@@ -65,9 +65,7 @@ def write_report(path: Path, report: Report) -> Path:
     if report.tables:
         tables = "".join(page.table(title, values) for title, values in report.tables.items())
         parts.append(f'<h2>Settings and figures</h2><div class="tables">{tables}</div>')
-    with atomic_path(path) as temporary:
-        temporary.write_text(page.whole(report.title, report.subtitle, "\n".join(parts), data), "utf-8")
-    return path
+    return write_text(path, page.whole(report.title, report.subtitle, "\n".join(parts), data))
 
 
 # ---- pictures ----
@@ -131,7 +129,7 @@ def _cloud_section(cloud: PointCloud, scene: Scene) -> str:
     return (
         '<h2>Cloud</h2><p class="note">Drag to turn, scroll to zoom, shift-drag to move. '
         f"{len(cloud):,} of the points are drawn here; cloud.ply has them all.</p>"
-        f'<div class="stage">{canvas}{message}{page.controls(most)}</div>'
+        f'<div class="viewport">{canvas}{message}{page.controls(most)}</div>'
         f'<h2>From several sides</h2><div class="sides">{shown}</div>'
     )
 
