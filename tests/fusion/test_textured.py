@@ -18,6 +18,7 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError
 from gbinet.formats.image import read_image
 from gbinet.formats.textured_mesh import TexturedMesh, write_glb, write_obj
+from gbinet.fusion.fuse import FusionConfig
 from gbinet.fusion.paint import even_exposure, paint
 from gbinet.fusion.textured import picture_size, upwards, write_textured
 from gbinet.fusion.unwrap import FlatMesh, unwrap
@@ -66,7 +67,9 @@ def flat() -> FlatMesh:
 @pytest.fixture
 def painted(ball_scene: SceneMaker, flat: FlatMesh) -> tuple[Scene, TexturedMesh]:
     scene = ball_scene(views=4, width=192, height=144)
-    return scene, TexturedMesh(flat.vertices, flat.faces, flat.uv, paint(scene, TrueDepths(scene), flat))
+    return scene, TexturedMesh(
+        flat.vertices, flat.faces, flat.uv, paint(scene, TrueDepths(scene), flat, FusionConfig())
+    )
 
 
 def test_the_mesh_looks_like_the_photos(painted: tuple[Scene, TexturedMesh]) -> None:
@@ -90,7 +93,7 @@ def test_what_stands_in_front_is_not_painted_onto_what_is_behind(
         on_ball = points.norm(dim=-1) < RADIUS * 1.01
         colours = torch.where(on_ball[..., None], torch.tensor([255, 0, 0]), torch.tensor([0, 0, 255]))
         Image.fromarray(colours.to(torch.uint8).numpy()).save(view.image_path)
-    picture = paint(red, TrueDepths(red), flat)
+    picture = paint(red, TrueDepths(red), flat, FusionConfig())
     floor = (np.abs(flat.vertices[flat.faces][..., 1] - RADIUS) < 1e-6).all(1)
     middle = torch.from_numpy(flat.vertices[flat.faces].mean(1))
     seen = torch.zeros(len(middle), dtype=torch.bool)
@@ -117,11 +120,11 @@ def test_exposures_are_evened_out() -> None:
 
 def test_photos_of_other_brightness_leave_no_seams(ball_scene: SceneMaker, flat: FlatMesh) -> None:
     scene = ball_scene(views=4, width=128, height=96)
-    even = paint(scene, TrueDepths(scene), flat).astype(float)
+    even = paint(scene, TrueDepths(scene), flat, FusionConfig()).astype(float)
     for index, view in enumerate(scene.views):
         pixels = read_image(view.image_path).astype(float) * (0.75 if index % 2 else 1.0)
         Image.fromarray(pixels.round().astype(np.uint8)).save(view.image_path)
-    uneven = paint(scene, TrueDepths(scene), flat).astype(float)
+    uneven = paint(scene, TrueDepths(scene), flat, FusionConfig()).astype(float)
     known = (even.max(-1) > 40) & (even.max(-1) < 240)
     ratio = (uneven[known].mean(-1) / even[known].mean(-1)).clip(0.5, 1.5)
     assert np.quantile(ratio, 0.95) - np.quantile(ratio, 0.05) < 0.1  # 0.25 where nothing evens them out
@@ -165,7 +168,7 @@ def test_a_mesh_that_no_photo_sees_is_said(ball_scene: SceneMaker, flat: FlatMes
     scene = ball_scene(views=3)
     away = replace(flat, vertices=flat.vertices + np.array([0, -500, 0]))
     with pytest.raises(GBiNetError, match="no photo sees"):
-        paint(scene, TrueDepths(scene), away)
+        paint(scene, TrueDepths(scene), away, FusionConfig())
 
 
 def test_psnr_of_a_wrong_picture_is_low(painted: tuple[Scene, TexturedMesh]) -> None:

@@ -73,8 +73,7 @@ class Mesher:
         from gbinet.fusion.textured import write_textured
 
         vertices, faces = simplified(self.tsdf.surface(mesh), self.faces)
-        least = self.config.min_confidence
-        return write_textured(self.scene, self.depths, vertices, faces, mesh, least, self.up)
+        return write_textured(self.scene, self.depths, vertices, faces, mesh, self.config, self.up)
 
 
 class TsdfMesh:

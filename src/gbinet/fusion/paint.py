@@ -8,7 +8,6 @@ power of it lets the best view decide and others fade in where they take over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,12 +20,11 @@ from torch import Tensor
 from gbinet.camera import Camera
 from gbinet.errors import GBiNetError
 from gbinet.formats.image import read_image
-from gbinet.fusion.fuse import DepthSource
+from gbinet.fusion.fuse import DepthSource, FusionConfig
 from gbinet.fusion.unwrap import FlatMesh
+from gbinet.progress import Progress
 from gbinet.render.rasterise import face_index, key_depth, visible_keys
 from gbinet.scene import Scene
-
-Progress = Callable[[int, int, str], None]  # done, total, what
 
 _HIDDEN = 0.01  # share of its depth that a place may lie behind the mesh's own z-buffer
 _AGREES = 0.02  # share of its depth that the depth map may say otherwise
@@ -92,7 +90,9 @@ class Surface:
         return (weights[..., None] * self.vertices[self.faces[faces]]).sum(1)
 
 
-def look_of(scene: Scene, depths: DepthSource, index: int, surface: Surface, least: float) -> Look | None:
+def look_of(
+    scene: Scene, depths: DepthSource, index: int, surface: Surface, config: FusionConfig
+) -> Look | None:
     """The view with its photo and depths; None where it has no depth map, or its photo cannot be read."""
     found = depths.load(index)
     if found is None:
@@ -101,7 +101,9 @@ def look_of(scene: Scene, depths: DepthSource, index: int, surface: Surface, lea
         pixels = read_image(scene.views[index].image_path)
     except GBiNetError:
         return None
-    known = found.valid if found.confidence is None else found.valid & (found.confidence >= least)
+    known = found.valid
+    if found.confidence is not None:
+        known = known & (found.confidence >= config.confidence_for(found.made_by))
     depth = torch.where(known, found.depth, 0).float()
     camera = _relative(found.camera, surface.origin)
     own = key_depth(visible_keys(surface.vertices, surface.faces, camera[None]))[0]
@@ -167,8 +169,7 @@ def paint(
     scene: Scene,
     depths: DepthSource,
     mesh: FlatMesh,
-    *,
-    min_confidence: float = 0.1,
+    config: FusionConfig,
     progress: Progress | None = None,
 ) -> NDArray[np.uint8]:
     """The picture of a flat mesh, [S, S, 3]."""
@@ -178,7 +179,7 @@ def paint(
     total, weight = torch.zeros(len(texels), 3), torch.zeros(len(texels))
     best = torch.zeros(len(texels))
     views = range(len(scene.views))
-    looks = (look_of(scene, depths, index, surface, min_confidence) for index in views)
+    looks = (look_of(scene, depths, index, surface, config) for index in views)
     sampled = torch.randperm(len(texels), generator=torch.Generator().manual_seed(0))[:_SAMPLES]
     samples = []  # exposures, and the best weight of every texel, in a first round
     for number, look in enumerate(looks):
@@ -190,7 +191,7 @@ def paint(
             progress(number + 1, 2 * len(views), "painting")
     gains = even_exposure(samples)
     for number in views:
-        look = look_of(scene, depths, number, surface, min_confidence) if number in gains else None
+        look = look_of(scene, depths, number, surface, config) if number in gains else None
         if look is not None:
             found, at = weights_of(look, places, normals)
             seen = (found > 0.3 * best).nonzero()[:, 0]  # 0.3 to the power of 8 is nothing
@@ -214,18 +215,16 @@ def even_exposure(samples: list[tuple[int, Tensor, Tensor]], rounds: int = 20) -
         return {}
     seen = torch.stack([found for _, found, _ in samples]) > 0  # [V, P]
     shades = torch.stack([colour for _, _, colour in samples]).clamp_min(1e-3).log()  # [V, P, 3]
-    usable = (
-        seen & (shades.exp() > 0.03).all(-1) & (shades.exp() < 0.97).all(-1)
-    )  # neither black nor burnt out
-    several = usable.sum(0) >= 2  # [P]
-    usable, shades = usable[:, several], shades[:, several]
+    good = seen & (shades.exp() > 0.03).all(-1) & (shades.exp() < 0.97).all(-1)  # neither black nor burnt out
+    several = good.sum(0) >= 2  # [P]
+    good, shades = good[:, several], shades[:, several]
     gains = torch.zeros(len(samples), 3)
     for _ in range(rounds):
-        corrected = torch.where(usable[..., None], shades + gains[:, None], 0)
-        mean = corrected.sum(0) / usable.sum(0).clamp_min(1)[:, None]  # [P, 3]
+        corrected = torch.where(good[..., None], shades + gains[:, None], 0)
+        mean = corrected.sum(0) / good.sum(0).clamp_min(1)[:, None]  # [P, 3]
         for view in range(len(samples)):
-            if int(usable[view].sum()) >= 50:
-                gains[view] = (mean[usable[view]] - shades[view][usable[view]]).median(0).values
+            if int(good[view].sum()) >= 50:
+                gains[view] = (mean[good[view]] - shades[view][good[view]]).median(0).values
         gains -= gains.mean(0)
     return {number: gains[view].exp() for view, (number, _, _) in enumerate(samples)}
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gbinet.formats.textured_mesh import TexturedMesh, write_glb, write_obj
-from gbinet.fusion.fuse import DepthSource
+from gbinet.fusion.fuse import DepthSource, FusionConfig
 from gbinet.fusion.paint import paint
 from gbinet.fusion.unwrap import unwrap
 from gbinet.scene import Scene
@@ -26,12 +26,12 @@ def write_textured(
     vertices: NDArray[np.float64],
     faces: NDArray[np.int64],
     path: Path,
-    min_confidence: float = 0.1,
+    config: FusionConfig | None = None,
     up: NDArray[np.float64] | None = None,
 ) -> tuple[Path, ...]:
     """`path` with the endings .glb and .obj; the picture has about the photos' own resolution."""
     flat = unwrap(vertices, faces, picture_size(scene, vertices, faces))
-    picture = paint(scene, depths, flat, min_confidence=min_confidence)
+    picture = paint(scene, depths, flat, config or FusionConfig())
     mesh = TexturedMesh(flat.vertices, flat.faces, flat.uv, picture)
     return (
         write_glb(path.with_suffix(".glb"), mesh, upwards(scene) if up is None else up),

@@ -22,9 +22,9 @@ from gbinet.pointcloud import PointCloud
 from gbinet.progress import StepProgress
 from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene
+from gbinet.render.scenery import look_at
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render
-from gbinet.render.stage import look_at
 from gbinet.scene import DepthRange, Scene, View
 from gbinet.scenes.complete import completed
 from gbinet.scenes.depth_folder import DepthFolder

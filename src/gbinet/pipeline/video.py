@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.image import write_image
 from gbinet.formats.reading import read_record
 from gbinet.formats.video import read_frames
+from gbinet.progress import Progress
 
-Progress = Callable[[int, int, str], None]  # done, total, what
 Grey = NDArray[np.float32]  # [h, w]
 
 _SMALL = 320  # px: width of the frames that are compared

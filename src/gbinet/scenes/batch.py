@@ -22,6 +22,7 @@ class Batch:
     depth: Tensor  # [B, H, W] float32: true depth of the reference, 0 = unknown
     mask: Tensor  # [B, H, W] bool: where the depth is known and counts
     names: tuple[str, ...]  # [B] "scene/view" of the reference
+    visible: Tensor | None = None  # [B, V - 1, H, W] bool: does a source see this point? if it is known
 
     def __len__(self) -> int:
         return len(self.images)
@@ -35,7 +36,8 @@ class Batch:
 
     def tensors(self) -> list[Tensor]:
         cameras = self.cameras
-        return [self.images, cameras.K, cameras.cam_from_world, self.depth_range, self.depth, self.mask]
+        known = [self.images, cameras.K, cameras.cam_from_world, self.depth_range, self.depth, self.mask]
+        return known if self.visible is None else [*known, self.visible]
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         cameras = replace(
@@ -50,6 +52,7 @@ class Batch:
             depth=function(self.depth),
             mask=function(self.mask),
             names=self.names,
+            visible=None if self.visible is None else function(self.visible),
         )
 
 
@@ -64,6 +67,7 @@ def collate(samples: Sequence[Batch]) -> Batch:
             "set a size in SampleConfig"
         )
     first = samples[0].cameras
+    visible = [s.visible for s in samples if s.visible is not None]
     return Batch(
         images=torch.cat([s.images for s in samples]),
         cameras=Camera(
@@ -76,4 +80,5 @@ def collate(samples: Sequence[Batch]) -> Batch:
         depth=torch.cat([s.depth for s in samples]),
         mask=torch.cat([s.mask for s in samples]),
         names=tuple(name for s in samples for name in s.names),
+        visible=torch.cat(visible) if len(visible) == len(samples) else None,
     )
