@@ -56,9 +56,9 @@ def deform_conv2d_plain(features: Tensor, offsets: Tensor, weight: Tensor) -> Te
 
 def deform_conv2d_fast(features: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
     """By the kernels, with gradients."""
-    from gbinet.ops.deform_triton import DeformConv2d
+    from gbinet.ops.deform_triton import SampledConvolution
 
-    result: Tensor = DeformConv2d.apply(features, offsets, weight)  # type: ignore[no-untyped-call]
+    result: Tensor = SampledConvolution.apply(features, offsets, weight)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -163,7 +163,7 @@ def _backward_weight_kernel(
     tl.atomic_add(pointers, total, mask=(channel < C)[:, None] & (out < O)[None, :], sem="relaxed")
 
 
-class DeformConv2d(torch.autograd.Function):
+class SampledConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
         features_last = features.permute(0, 2, 3, 1).contiguous()  # [B, H, W, C]; no copy if channels-last
