@@ -20,7 +20,7 @@ from gbinet.cli.options import (
 )
 from gbinet.cli.place_options import UNPLACED, PlaceFlags
 from gbinet.cli.progress import StepBars
-from gbinet.cli.say import say, say_notes
+from gbinet.cli.say import say, say_notes, tell
 from gbinet.errors import InputError
 from gbinet.formats.cloud_files import is_cloud_name
 from gbinet.pipeline.export import ExportKind
@@ -58,6 +58,7 @@ def run(
             into out/export; or the cloud as out/cloud.las, .laz or .xyz. Several are fine.
         overwrite: Replace depth maps in the output folder that were made with other settings.
     """
+    from gbinet.formats.reading import read_json
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline import reconstruct as pipeline
     from gbinet.pipeline.record import duration
@@ -94,3 +95,13 @@ def run(
         say(f"also: {path}")
     say(f"{result.points:,} points in {duration(result.seconds)}: {result.cloud}")
     say(f"look at {result.report}")
+    tell(
+        {
+            "out": result.out,
+            "cloud": result.cloud,
+            "report": result.report,
+            "scene": result.out / "scene.json",
+            "also": list(result.extras),
+            **read_json(result.out / "run.json"),
+        }
+    )

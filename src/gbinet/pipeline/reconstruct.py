@@ -13,7 +13,6 @@ import numpy as np
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import write_json
 from gbinet.formats.optional import installed
-from gbinet.formats.video import is_video_name
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind, check_libraries
 from gbinet.georeference.place import Georeference, PlaceConfig
@@ -21,11 +20,10 @@ from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.export import ExportKind, check_exports, export
-from gbinet.pipeline.opening import open_scene, step_of
+from gbinet.pipeline.opening import step_of
 from gbinet.pipeline.output import output_folder
-from gbinet.pipeline.placing import placed, with_place, write_place
+from gbinet.pipeline.placing import prepare, with_place
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
-from gbinet.pipeline.video import video_photos
 from gbinet.pointcloud import PointCloud
 from gbinet.progress import StepProgress
 from gbinet.provenance import maker
@@ -134,11 +132,8 @@ def _run(
     if settings.mesh is not None:
         check_libraries(settings.mesh)  # missing, they are named now, not after hours
     check_exports(settings.export)
-    if not isinstance(scene, Scene) and is_video_name(Path(scene)):
-        scene = video_photos(Path(scene), out, settings.frames, step_of(progress, "frames"))
-    found, notes, posed = open_scene(scene, out, settings, progress)
-    found, located, doubts = placed(found, settings.place, bare=posed is not None)
-    notes += doubts
+    ready = prepare(scene, out, settings, progress)
+    found, posed, located, notes = ready.scene, ready.posed, ready.place, ready.notes
     network = model or GBiNet.from_pretrained()
     least = settings.fusion.confidence_for(maker(network).to_dict())
     settings = replace(settings, fusion=replace(settings.fusion, min_confidence=least))
@@ -180,7 +175,6 @@ def _run(
     page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed)
     page = with_place(page, located)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
-    write_place(out, located)
     write_json(out / "run.json", record)
     return Reconstruction(
         out,

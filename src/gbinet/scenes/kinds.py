@@ -17,6 +17,7 @@ from gbinet.scenes import (
     nerfstudio,
     openmvs,
     photos,
+    result,
     rgbd,
     tanks,
 )
@@ -24,6 +25,7 @@ from gbinet.scenes.kind import DepthMaps, Kind, Writer
 
 # Where a folder could be of several kinds, the first of them counts.
 KINDS: list[Kind] = [
+    result.KIND,
     dtu.KIND,
     colmap.KIND,
     nerfstudio.KIND,
