@@ -56,6 +56,7 @@ _TITLES = {
     "frames": "choosing frames",
     "poses": "finding poses",
     "reading": "reading photos",
+    "kernels": "kernels",
     "depth": "depth maps",
     "fusion": "fusing",
     "rendering": "rendering",

@@ -20,7 +20,8 @@ from torch import Tensor
 from gbinet.camera import Camera
 from gbinet.errors import GBiNetError
 from gbinet.formats.image import read_image
-from gbinet.fusion.fuse import DepthSource, FusionConfig
+from gbinet.fusion.fuse import FusionConfig
+from gbinet.fusion.sources import DepthSource
 from gbinet.fusion.unwrap import FlatMesh
 from gbinet.progress import Progress
 from gbinet.render.rasterise import face_index, key_depth, visible_keys

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from gbinet.formats.textured_mesh import TexturedMesh, write_glb, write_obj
-from gbinet.fusion.fuse import DepthSource, FusionConfig
+from gbinet.fusion.fuse import FusionConfig
 from gbinet.fusion.paint import paint
+from gbinet.fusion.sources import DepthSource
 from gbinet.fusion.unwrap import unwrap
 from gbinet.scene import Scene
 

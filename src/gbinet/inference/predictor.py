@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -95,6 +95,18 @@ class DepthRun:
     precision: str = ""
 
 
+class Keeper(Protocol):
+    """Who wants to have depth maps and photos without reading them back. All lie on the computing device."""
+
+    def keep_map(self, index: int, depth_map: DepthMap) -> None: ...
+
+    def keep_photo(self, index: int, photo: Tensor) -> None:
+        """[H, W, 3] uint8, at the size of the view's depth map."""
+
+    def clear(self) -> None:
+        """Memory is needed: hold nothing, now and later."""
+
+
 def estimate_depths(
     scene: Scene,
     model: GBiNet | Replaying,
@@ -103,12 +115,14 @@ def estimate_depths(
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
+    keeper: Keeper | None = None,
 ) -> DepthRun:
     """Write a depth map for every view to `out`; finished ones are kept as long as their photos, cameras,
     ranges, weights and settings are the same.
 
     A view that cannot be done (broken image, no neighbour) is reported and left out. Depth maps of other
     settings in the same folder are an error unless `overwrite`. One run at a time writes to a folder.
+    `keeper` may keep what was just computed.
     """
     config = config or DepthConfig()
     if len(scene.views) < 2:
@@ -118,7 +132,8 @@ def estimate_depths(
         finished = Finished(out, scene, model, config)
         try:
             finished.check(overwrite)
-            return _Worker(scene, model, config, DepthFolder(scene, out), finished).run(progress)
+            worker = _Worker(scene, model, config, DepthFolder(scene, out), finished, keeper)
+            return worker.run(progress)
         except BaseException:
             finished.give_up()
             raise
@@ -138,8 +153,10 @@ class _Worker:
         config: DepthConfig,
         folder: DepthFolder,
         finished: Finished,
+        keeper: Keeper | None,
     ) -> None:
         self.scene, self.config, self.folder, self.finished = scene, config, folder, finished
+        self.keeper = keeper
         self.device = pick_device(config.device)
         self.dtype = pick_precision(config.precision, self.device)
         self.model = _ready(model, self.device, self.dtype, config.max_memory)
@@ -153,7 +170,7 @@ class _Worker:
         self.broken: dict[int, str] = {}  # views whose image cannot be read
         # Beside a network on the CPU one reader keeps up, and only one large photo is unpacked at a time.
         self.reader = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "read")
-        self.writer = ThreadPoolExecutor(1, "write")
+        self.writer = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "write")
 
     # ---- the loop ----
 
@@ -175,8 +192,10 @@ class _Worker:
                 depth_map = self._one(index)
                 done += 1
                 if depth_map is not None:
+                    if self.keeper is not None:
+                        self.keeper.keep_map(index, depth_map)
                     writes.append(self.writer.submit(self._write, index, depth_map))
-                while len(writes) > 4 or (writes and writes[0].done()):
+                while len(writes) > 6 or (writes and writes[0].done()):
                     writes.pop(0).result()  # raises what writing raised
                 if progress:
                     progress(done, len(order), self.scene.views[index].name)
@@ -257,6 +276,8 @@ class _Worker:
     def _encode(self, index: int) -> tiles.Features:
         self._read_ahead(index)
         pixels = self.images.pop(index).result().to(self.device)  # [H, W, 3]
+        if self.keeper is not None:
+            self.keeper.keep_photo(index, pixels)
         image = (pixels.permute(2, 0, 1) / 255).to(self.dtype)
         return self._within_memory(lambda tile: tiles.encode(self.model, image, tile))
 
@@ -267,7 +288,7 @@ class _Worker:
         depth, confidence = self._within_memory(
             lambda tile: tiles.search(self.model, features, cameras, bounds, tile, self.config.stages)
         )
-        return DepthMap(depth.cpu(), cameras[0], confidence.cpu())
+        return DepthMap(depth, cameras[0], confidence)  # leaves the device when it is written
 
     def _write(self, index: int, depth_map: DepthMap) -> Path:
         path = self.folder.path(index)
@@ -319,6 +340,8 @@ class _Worker:
         if isinstance(self.model, Replaying):
             self.model.graphs.give_up()
         self.cache.clear()
+        if self.keeper is not None:
+            self.keeper.clear()
         give_back_memory(self.device)
 
     def _first_tile(self) -> int | None:

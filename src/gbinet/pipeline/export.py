@@ -12,7 +12,7 @@ import torch
 from gbinet.depthmap import DepthMap
 from gbinet.formats.cloud_files import cloud_pieces, cloud_writer
 from gbinet.formats.optional import optional
-from gbinet.fusion.fuse import DepthSource
+from gbinet.fusion.sources import DepthSource
 from gbinet.georeference.place import Georeference
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, View

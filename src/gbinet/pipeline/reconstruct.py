@@ -9,17 +9,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import write_json
 from gbinet.formats.optional import installed
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind, check_libraries
+from gbinet.fusion.sources import MAX_BYTES, RecentMaps
 from gbinet.georeference.place import Georeference, PlaceConfig
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.export import ExportKind, check_exports, export
+from gbinet.pipeline.kernels import prepare_kernels, preparing_beside
 from gbinet.pipeline.opening import step_of
 from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.placing import prepare, with_place
@@ -132,11 +135,17 @@ def _run(
     if settings.mesh is not None:
         check_libraries(settings.mesh)  # missing, they are named now, not after hours
     check_exports(settings.export)
-    ready = prepare(scene, out, settings, progress)
-    found, posed, located, notes = ready.scene, ready.posed, ready.place, ready.notes
     network = model or GBiNet.from_pretrained()
     least = settings.fusion.confidence_for(maker(network).to_dict())
     settings = replace(settings, fusion=replace(settings.fusion, min_confidence=least))
+    with preparing_beside(scene, network, settings):
+        ready = prepare(scene, out, settings, progress)
+    found, posed, located, notes = ready.scene, ready.posed, ready.place, ready.notes
+    times = {"opening": time.perf_counter() - began}
+    prepare_kernels(found, network, settings, progress)
+    times["kernels"] = time.perf_counter() - began - times["opening"]
+    device = pick_device(settings.depth.device)
+    recent = RecentMaps(DepthFolder(found, out / "depth"), _room(device, settings.depth))
     depth_run = estimate_depths(
         found,
         network,
@@ -144,8 +153,9 @@ def _run(
         settings.depth,
         overwrite=overwrite,
         progress=step_of(progress, "depth"),
+        keeper=recent,
     )
-    shown = ShownViews(found, DepthFolder(found, out / "depth"))
+    shown = ShownViews(found, recent)
     if settings.mesh is not None:
         kind, voxel, faces = settings.mesh, settings.mesh_voxel, settings.mesh_faces
         shown.mesher = Mesher(found, shown.depths, kind, settings.fusion, voxel, faces)
@@ -157,13 +167,16 @@ def _run(
         shown.depths,
         out / "cloud.ply",
         settings.fusion,
-        device=pick_device(settings.depth.device),
+        device=device,
         progress=step_of(progress, "fusion"),
         on_view=shown.add,
     )
-    times = {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
+    times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
     if posed is not None and posed.outcome is not None:
-        times = {"poses": posed.outcome.total_seconds, **times}
+        times |= {
+            "poses": posed.outcome.total_seconds,
+            "opening": times["opening"] - posed.outcome.total_seconds,
+        }
     notes += shown.doubts()
     extras = _extras(shown, out, settings, notes, located)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
@@ -189,6 +202,13 @@ def _run(
         posed,
         located,
     )
+
+
+def _room(device: torch.device, config: DepthConfig) -> int:
+    """Bytes of a GPU's memory that new maps may fill until they are fused; for a CPU, files are as good."""
+    if device.type != "cuda" or config.max_memory is not None:
+        return 0
+    return min(MAX_BYTES, torch.cuda.mem_get_info(device)[0] // 8)
 
 
 def preset(name: str) -> ReconstructConfig:

@@ -50,6 +50,7 @@ class Report:
     cloud: PointCloud | None = None  # thinned
     scene: Scene | None = None  # for the cameras
     views: Sequence[ViewCard] = ()
+    every: int = 1  # of all views, each n-th is among them
     tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
@@ -61,7 +62,7 @@ def write_report(path: Path, report: Report) -> Path:
         data = cloud_data(report.cloud, report.scene)
         parts.append(_cloud_section(report.cloud, report.scene))
     if report.views:
-        parts.append(_views_section(report.views))
+        parts.append(_views_section(report.views, report.every))
     if report.tables:
         tables = "".join(page.table(title, values) for title, values in report.tables.items())
         parts.append(f'<h2>Settings and figures</h2><div class="tables">{tables}</div>')
@@ -97,14 +98,18 @@ def view_card(name: str, photo: Pixels | None, depth_map: DepthMap, kept: Tensor
     return ViewCard(name, facts, pictures)
 
 
-def _views_section(views: Sequence[ViewCard]) -> str:
-    every = max(1, math.ceil(len(views) / _MAX_VIEWS))
+def shown_every(views: int) -> int:
+    """Of so many views, each n-th has a place in the report."""
+    return max(1, math.ceil(views / _MAX_VIEWS))
+
+
+def _views_section(views: Sequence[ViewCard], every: int) -> str:
     captions = ("photo", "depth", "confidence", "kept")
     cards = [
         page.view(v.name, v.facts, [page.figure(p, c) for p, c in zip(v.pictures, captions, strict=True)])
-        for v in views[::every]
+        for v in views
     ]
-    some = "" if every == 1 else f" Every {every}th of {len(views)} views is shown."
+    some = "" if every == 1 else f" Every {every}th view is shown."
     legend = (
         f'<div class="legend"><span>depth: far {_bar("depth")} near</span>'
         f"<span>confidence: 0 {_bar('confidence')} 1</span>"
@@ -222,10 +227,14 @@ class CloudSample:
         self._points: PointCloud | None = None
 
     def add(self, cloud: PointCloud) -> None:
-        keys = torch.cat([self._keys, torch.rand(len(cloud), generator=self._random)])
+        new = torch.rand(len(cloud), generator=self._random)
+        if len(self._keys) == self.limit:  # most points have no chance any more
+            better = new < self._keys[-1]
+            new, cloud = new[better], cloud[better]
+        keys = torch.cat([self._keys, new])
         points = cloud if self._points is None else PointCloud.cat([self._points, cloud])
         if len(keys) > self.limit:
-            chosen = keys.argsort()[: self.limit]
+            chosen = keys.argsort()[: self.limit]  # the last one is the worst
             keys, points = keys[chosen], points[chosen]
         self._keys, self._points = keys, points
 
