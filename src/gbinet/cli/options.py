@@ -95,6 +95,8 @@ class FusionOptions:
     """The same where the photo has no texture, such as sky and blank walls (usually 0.6)."""
     keep_burnt_out: bool = False
     """Keep pixels that are white in all channels."""
+    keep_sky: bool = False
+    """Keep what looks like sky (blank, without confident depth, up to the upper edge) and its fringe."""
     min_views: int | None = None
     """Other views that must agree with a point (usually 3; 2 with --quality fast)."""
     strict_views: bool = False

@@ -39,6 +39,7 @@ class FusionConfig:
     min_confidence: float | None = None
     blank_confidence: float = 0.6  # the same where the photo has no texture (sky, blank walls)
     keep_burnt_out: bool = False  # pixels that are white in all channels show no surface: they are dropped
+    keep_sky: bool = False  # sky, and its fringe on roofs, is dropped: see gbinet.fusion.sky
     max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
     max_relative_depth: float = 0.01  # geometric filter: share of the depth that it may be off
     min_views: int = 3  # other views that must agree with the reference
