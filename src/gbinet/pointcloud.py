@@ -52,12 +52,12 @@ class PointCloud:
     # The two conveniences below reach up into formats: `cloud.save("cloud.ply")` is what people type.
 
     def save(self, path: str | Path) -> Path:
-        from gbinet.formats.ply import write_ply
+        from gbinet.formats.cloud_files import write_cloud
 
-        return write_ply(Path(path), self)
+        return write_cloud(Path(path), self)
 
     @staticmethod
     def load(path: str | Path) -> PointCloud:
-        from gbinet.formats.ply import read_ply
+        from gbinet.formats.cloud_files import read_cloud
 
-        return read_ply(Path(path))
+        return read_cloud(Path(path))

@@ -75,10 +75,13 @@ class NetworkOptions:
 class MeshOptions:
     """A mesh beside the cloud."""
 
-    mesh: Literal["tsdf", "poisson"] | None = None
-    """Also write a mesh (extra 'mesh'): tsdf keeps to what photos confirmed, poisson closes holes."""
+    mesh: Literal["tsdf", "poisson", "textured"] | None = None
+    """Also write a mesh (extra 'mesh'): tsdf keeps to what photos confirmed, poisson closes holes, textured
+    paints the photos onto tsdf, as .glb and .obj."""
     mesh_voxel: float | None = None
-    """Edge of the voxels of --mesh tsdf, in the scene's unit; 2 pixels by default."""
+    """Edge of the voxels of --mesh tsdf and textured, in the scene's unit; 2 pixels by default."""
+    mesh_faces: int = 100_000
+    """Triangles of a textured mesh, at most."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class FusionOptions:
     """The same where the photo has no texture, such as sky and blank walls (usually 0.6)."""
     keep_burnt_out: bool = False
     """Keep pixels that are white in all channels."""
+    keep_sky: bool = False
+    """Keep what looks like sky (blank, without confident depth, up to the upper edge) and its fringe."""
     min_views: int | None = None
     """Other views that must agree with a point (usually 3; 2 with --quality fast)."""
     strict_views: bool = False

@@ -292,7 +292,15 @@ class _Worker:
 
     def _write(self, index: int, depth_map: DepthMap) -> Path:
         path = self.folder.path(index)
-        write_depth(path, depth_map.depth, depth_map.confidence, made_by=depth_map.made_by)
+        view = self.scene.views[index]
+        write_depth(
+            path,
+            depth_map.depth,
+            depth_map.confidence,
+            made_by=depth_map.made_by,
+            camera=depth_map.camera,
+            photo=(view.original_path or view.image_path).name,
+        )
         self.result.computed.append(self.scene.views[index].name)
         return path
 
