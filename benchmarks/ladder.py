@@ -123,6 +123,9 @@ def _start(model: GBiNet, given: dict[str, torch.Tensor]) -> None:
             given = {f"{again}.{at}.{k}": v for k, v in found.items()} | given
     own = model.state_dict()
     fits = {k: v.float() for k, v in given.items() if k in own and own[k].shape == v.shape}
+    if not fits:
+        raise SystemExit("none of the tensors of --start fits this network")
+    print(f"{len(fits)} of {len(own)} tensors taken from the given weights", flush=True)
     model.load_state_dict(fits, strict=False)
 
 

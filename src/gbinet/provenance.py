@@ -32,7 +32,8 @@ class Maker:
 
 
 def maker(model: torch.nn.Module) -> Maker:
-    """What makes the results of a network, here and now."""
+    """What makes the results of a network, here and now. One in a wrapper (`network`) is that network."""
+    model = getattr(model, "network", model)
     file, confidence = (getattr(model, name, None) for name in ("weights_file", "min_confidence"))
     return Maker(hash_of(model), file, __version__, commit(), confidence)
 

@@ -19,7 +19,10 @@ from PIL import Image
 
 from gbinet.errors import GBiNetError
 from gbinet.formats.made_by import maker_of
+from gbinet.inference.finished import _settings
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
+from gbinet.model.config import GBiNetConfig
+from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene
 
 VIEWS = 3  # photos per depth map
@@ -319,3 +322,12 @@ def test_settings_beside_finished_maps_survive_a_failure(ball_scene: SceneMaker,
         run(scene, out, oracle)
     oracle.memory_for_pixels = None
     assert run(scene, out, oracle).computed == ["001"]
+
+
+def test_a_part_that_a_network_does_not_have_is_not_in_its_settings() -> None:
+    """Versions before that part wrote the same settings, and their maps are kept."""
+    network = GBiNet(GBiNetConfig(choice_widths=(4, 4, 4)))
+    known = _settings(network, DepthConfig(), "weights")["configuration of the network"]
+    assert "choice_again" not in known and "choice_widths" in known
+    again = GBiNet(GBiNetConfig(choice_widths=(4, 4, 4), choice_again=True))
+    assert _settings(again, DepthConfig(), "weights")["configuration of the network"]["choice_again"]

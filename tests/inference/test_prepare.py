@@ -75,3 +75,9 @@ def test_it_runs_in_half_precision(dtype: torch.dtype) -> None:
     assert torch.isfinite(result.depth).all() and torch.isfinite(result.confidence).all()
     exact = answer(formula_network())
     assert ((result.depth - exact.depth).abs() < 0.5).float().mean() > 0.5  # of a range of 4
+
+
+def test_weights_are_not_loaded_into_it() -> None:
+    model = formula_network()
+    with pytest.raises(InputError, match="made ready"):
+        prepare(model, "cpu").load_state_dict(model.state_dict())

@@ -141,3 +141,14 @@ def test_impossible_choices_are_refused() -> None:
 def test_the_published_network_has_no_new_parts() -> None:
     names = {name.split(".")[0] for name, _ in GBiNet().named_parameters()}
     assert names == {"encoder", "view_weights", "regularisers"}
+
+
+def test_confidence_has_a_gradient() -> None:
+    before = state(two_sides())
+    logits = torch.randn(1, 6, 6, 6, requires_grad=True)
+    model = GBiNet(GBiNetConfig(bins=6, stages=2, confidence="nearby"))
+    stage = Stage(before, logits, *model.follow(before, logits))
+    confidence = model.confidence(stage)
+    assert confidence.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(model.confidence(stage), confidence.detach())

@@ -131,6 +131,19 @@ def test_a_run_is_not_overwritten_and_keeps_its_options(
         train(config, tmp_path / "empty", resume=True, stream=stream_of(planes), validation=[])
 
 
+def test_a_checkpoint_from_before_an_option_existed_is_resumed(
+    planes: PlaneSource, tiny: TrainConfig, tmp_path: Path
+):
+    config = replace(tiny, total_steps=2)
+    train(replace(config, total_steps=1), tmp_path, stream=stream_of(planes), validation=[])
+    path = tmp_path / "state-00000001" / "state.json"
+    record = json.loads(path.read_text())
+    del record["config"]["life"], record["config"]["network"]["choice_again"]
+    path.write_text(json.dumps(record))
+    config = replace(config, total_steps=1)
+    assert train(config, tmp_path, resume=True, stream=stream_of(planes), validation=[]).finished
+
+
 def test_a_checkpoint_of_another_version_says_what_to_do(
     planes: PlaneSource, tiny: TrainConfig, tmp_path: Path
 ):

@@ -32,9 +32,9 @@ def run(
         set_: tables: millimetres off, of narrow views of tables. life: percent of the depth, of scenes of all
             kinds with one difficulty each.
         assets: Folder of objects and textures, as in training; default: generated shapes.
-        scenes: How many; of life, of each difficulty. Default: 8 of tables, 4 of life.
+        scenes: How many scenes; in the set life: for each difficulty. Default: 8, in the set life 4.
         stages: Stages to search; default: the network's own.
-        first_stage: First stage to print.
+        first_stage: First stage to print; not in the set life, where only the last one is.
         json: Write everything here.
     """
     device = pick_device()

@@ -197,18 +197,25 @@ def begin_views(
     judge = judge_fast if ops.usable(torch.empty(0, device=device)) else judge_plainly
     with Loader(scene, depths, config, device) as loader:
         for position, index in enumerate(order):
-            loader.read_ahead([index, *neighbours[index]])
             loaded = loader.get(index)
             if loaded is None:
                 used.forget(index)
                 continue
+            loader.read_ahead(neighbours[index])
             found = [(i, loader.get(i)) for i in neighbours[index]]
             sources = [(i, one.depth_map) for i, one in found if one is not None]
             for following in order[position + 1 : position + 3]:
                 loader.read_ahead([following, *neighbours[following]])
             judged = judge(loaded, sources, used, config, index, position_type)
-            yield partial(finisher, index, loaded, judged, len(sources))
+            finish = partial(finisher, index, loaded, judged, len(sources))
+            # Only CPU and CUDA can be used by several threads.
+            yield finish if device.type in ("cpu", "cuda") else partial(_given, finish())
+            del finish
             del loaded, found, sources, judged  # before the next view's are made
+
+
+def _given(view: FusedView) -> FusedView:
+    return view
 
 
 class _Finisher:

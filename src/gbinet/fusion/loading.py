@@ -87,17 +87,17 @@ class Loader:
 
     def _read(self, index: int) -> _Read | None:
         view = self.scene.views[index]
+        mask = None
         try:
             found = self.depths.load(index)
+            if found is None:
+                return None
+            height, width = found.depth.shape
+            if view.mask_path is not None:
+                mask = torch.from_numpy(read_mask(view.mask_path, (width, height)))
         except FormatError as error:
             log.warning("%s; the view is left out", error)
             return None
-        if found is None:
-            return None
-        height, width = found.depth.shape
-        mask = None
-        if view.mask_path is not None:
-            mask = torch.from_numpy(read_mask(view.mask_path, (width, height)))
         photo = self.depths.photo(index) if isinstance(self.depths, RecentMaps) else None
         return _Read(found, mask, _photo(view, height, width) if photo is None else photo)
 

@@ -33,6 +33,7 @@ Tell = Callable[[int, int], None]  # kernels done, kernels in all
 _MOST_KINDS = 4  # of depth maps; the others' kernels are compiled when they come
 _SAMPLED = 50  # views that are looked at for kinds
 _THREADS = 16
+_ONE_AT_A_TIME = threading.Lock()  # Triton is changed while kernels are compiled ahead
 
 
 class MapKind(NamedTuple):
@@ -76,10 +77,10 @@ def compile_kernels(
     device = pick_device(config.device)
     if type(model) is not GBiNet or not kinds or not has_kernels(device):
         return
-    mark = _mark(model, config, kinds, device)
-    if mark.exists():
-        return
     try:
+        mark = _mark(model, config, kinds, device)
+        if mark.exists():
+            return
         with torch.cuda.device(device), compiling_only(tell):
             others()
             _rehearse(model, config, kinds, device)
@@ -100,7 +101,9 @@ def compiling_only(tell: Tell | None = None) -> Iterator[None]:
             return tuple(stand_in(v) for v in value)
         return MockTensor(value.dtype) if isinstance(value, Tensor) else value
 
-    here, launch = threading.get_ident(), JITFunction.run
+    here = threading.get_ident()
+    _ONE_AT_A_TIME.acquire()
+    launch = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         if threading.get_ident() != here:
@@ -115,13 +118,18 @@ def compiling_only(tell: Tell | None = None) -> Iterator[None]:
             AsyncCompileMode(pool) as mode,
         ):
             mode.ignore_errors = True  # whoever launches a kernel that cannot be compiled will see why
-            yield
-            for done, _ in enumerate(as_completed(mode.raw_futures)):
-                if tell:
-                    tell(done + 1, len(mode.raw_futures))
+            try:
+                yield
+                for done, _ in enumerate(as_completed(mode.raw_futures)):
+                    if tell:
+                        tell(done + 1, len(mode.raw_futures))
+            except BaseException:  # an error or Ctrl-C must not wait for all kernels
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     finally:
         JITFunction.run = launch
         active_mode.set(None)  # some versions of Triton forget to, after an error
+        _ONE_AT_A_TIME.release()
 
 
 def _rehearse(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], device: torch.device) -> None:
@@ -131,17 +139,20 @@ def _rehearse(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], devi
     dtype = pick_precision(config.precision, device)
     ready = _ready(model, device, dtype, max_memory=0.0)  # a limit, whichever: no graphs
     network = getattr(ready, "network", ready)
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
-        for width, height, first_bins in kinds:
-            # It would look at numbers, which are not there.
-            network.first_bins = lambda *_, bins=first_bins: bins  # type: ignore[method-assign]
-            camera = Camera(torch.eye(3), torch.eye(4), width, height)
-            image = torch.empty(3, height, width, dtype=dtype, device=device)
-            features = tiles.encode(ready, image, None)
-            bounds = torch.empty(2, device=device)
-            tiles.search(
-                ready, [features] * config.views, [camera] * config.views, bounds, None, config.stages
-            )
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
+            for width, height, first_bins in kinds:
+                # It would look at numbers, which are not there.
+                network.first_bins = lambda *_, bins=first_bins: bins  # type: ignore[method-assign]
+                camera = Camera(torch.eye(3), torch.eye(4), width, height)
+                image = torch.empty(3, height, width, dtype=dtype, device=device)
+                features = tiles.encode(ready, image, None)
+                bounds = torch.empty(2, device=device)
+                tiles.search(
+                    ready, [features] * config.views, [camera] * config.views, bounds, None, config.stages
+                )
+    finally:
+        vars(network).pop("first_bins", None)  # the network may be the caller's own
 
 
 def _mark(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], device: torch.device) -> Path:

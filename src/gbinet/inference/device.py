@@ -24,6 +24,8 @@ def pick_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # kernels are launched on the current device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(
             f"device '{name}' cannot be used here ({str(error).splitlines()[0]}); try cpu"

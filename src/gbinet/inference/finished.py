@@ -182,13 +182,21 @@ class Finished:
         return f"made with other settings ({', '.join(changes)})"
 
 
+# Parts of a network that earlier versions did not have: without them it is the network that it was, and the
+# depth maps that it made are its own.
+_YOUNGER: dict[str, object] = {"choice_again": False}
+
+
 def _settings(model: torch.nn.Module, config: DepthConfig, weights: str) -> dict[str, Any]:
     """What decides the depth of every view alike, as JSON gives it back."""
     values = {k: v for k, v in asdict(config).items() if k not in _NO_EFFECT}
     values["weights"] = weights
     network = getattr(model, "config", None)  # bins, read-out, confidence: no tensor tells them
     if isinstance(network, GBiNetConfig):
-        values["configuration of the network"] = network.to_dict()
+        known = network.to_dict()
+        values["configuration of the network"] = {
+            k: v for k, v in known.items() if k not in _YOUNGER or v != _YOUNGER[k]
+        }
     settings: dict[str, Any] = json.loads(json.dumps(values))
     return settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -205,7 +205,7 @@ class _Worker:
             # Maps that are ready are still written, reading is given up.
             self.reader.shutdown(cancel_futures=True)
             self.writer.shutdown()
-        self._sum_up(time.perf_counter() - began)
+        self._sum_up(time.perf_counter() - began, order)
         return self.result
 
     def _one(self, index: int) -> DepthMap | None:
@@ -288,7 +288,9 @@ class _Worker:
         depth, confidence = self._within_memory(
             lambda tile: tiles.search(self.model, features, cameras, bounds, tile, self.config.stages)
         )
-        return DepthMap(depth, cameras[0], confidence)  # leaves the device when it is written
+        if self.device.type != "cuda":  # only CUDA can be used by several threads
+            depth, confidence = depth.cpu(), confidence.cpu()
+        return DepthMap(depth, cameras[0], confidence)  # from CUDA it comes when it is written
 
     def _write(self, index: int, depth_map: DepthMap) -> Path:
         path = self.folder.path(index)
@@ -374,7 +376,9 @@ class _Worker:
         free, _ = torch.cuda.mem_get_info(self.device)
         return self.device if free > 3 * self.config.cache_memory * 2**30 else torch.device("cpu")
 
-    def _sum_up(self, seconds: float) -> None:
+    def _sum_up(self, seconds: float, order: Sequence[int]) -> None:
+        place = {self.scene.views[index].name: number for number, index in enumerate(order)}
+        self.result.computed.sort(key=place.__getitem__)  # threads finish in any order
         self.result.seconds = seconds
         self.result.encoded = sum(self.cache.encoded.values())
         self.result.encoded_again = self.result.encoded - len(self.cache.encoded)
@@ -392,7 +396,7 @@ def working_size(camera: Camera, max_size: int) -> tuple[int, int]:
 def _ready(
     model: GBiNet | Replaying, device: torch.device, dtype: torch.dtype, max_memory: float | None
 ) -> GBiNet | Replaying:
-    """The network made ready, unless it is or is another kind of network, with CUDA graphs.
+    """The network made ready, with CUDA graphs. One that is ready, or of another kind, stays as it is.
 
     A scene has many views of few kinds (one or two sizes, some numbers of first bins), for which CUDA graphs
     pay, unless memory counts more.

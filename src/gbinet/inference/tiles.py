@@ -1,8 +1,8 @@
 """Images too large for the memory: encode and search them piece by piece.
 
 Pieces begin at multiples of some pixels (64 with four scales), where every strided convolution of the network
-has the same phase as in the whole image, and overlap. Away from the borders of a piece the result is that of
-the whole image.
+has the same phase as in the whole image, and overlap. Away from the borders of a piece the result is nearly
+that of the whole image.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +83,12 @@ class GBiNet(nn.Module):
         if self.ready:
             raise InputError(f"{path}: this network has lost its batch norms; save the one it was made from")
         return save(self, Path(path), half)
+
+    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+        """As every module's; not of a network made ready, whose weights stand in other places too."""
+        if self.ready:
+            raise InputError("this network is made ready: load the weights into the one it was made from")
+        return super().load_state_dict(*args, **options)
 
     # ---- the network ---------------------------------------------------------------------------------------
 
@@ -188,8 +194,10 @@ class GBiNet(nn.Module):
 
     def confidence(self, stage: Stage) -> Tensor:
         """How sure a stage is, [B, 1, h, w]; where it chose parents, of these too."""
-        assert stage.confidence is not None
-        return self._with_choice(stage.confidence, stage)
+        own = stage.confidence
+        if own is None or (stage.logits.requires_grad and torch.is_grad_enabled()):
+            own = choose.confidence_of(stage.probabilities, self.config.joint_confidence)
+        return self._with_choice(own, stage)
 
     def _with_choice(self, own: Tensor, stage: Stage) -> Tensor:
         chosen = stage.choice if self.config.joint_confidence else None

@@ -27,7 +27,7 @@ DILATIONS = (2, 4, 8)
 def candidates(place: Tensor, smooth: Tensor, radius: int, reach: float, sides: bool = False) -> Tensor:
     """Answers in cells [B, h, w] and their smoothing [B, h, w] -> from raw to smoothest, then the nearest and
     the farthest around, if asked for: [B, 4 or 6, h, w]."""
-    less = smoothed(place, max(radius // 2, 1), reach)
+    less = smoothed(place.detach(), max(radius // 2, 1), reach)  # its kernel has no gradient
     answers = torch.stack([place, less, smooth, smoothed(smooth, radius, reach)], dim=1)
     return torch.cat([answers, nearest_and_farthest(smooth, SIDE_REACH)], dim=1) if sides else answers
 

@@ -20,7 +20,7 @@ class Stage:
     logits: Tensor  # [B, D, h, w]
     next_state: SearchState  # what follows
     confidence: Tensor | None = None  # [B, 1, h, w]: the stage's own, without that of its choice
-    choice: Choice | None = None  # of parents, where the stage is the first at its scale
+    choice: Choice | None = None  # of parents or neighbours, where the stage began with one
 
     @property
     def probabilities(self) -> Tensor:

@@ -46,10 +46,15 @@ def prepare_kernels(
 def preparing_beside(source: Scene | str | Path, model: GBiNet, config: ReconstructConfig) -> Iterator[None]:
     """While the block finds poses of bare photos, compile for a scene of the size of the first one."""
     kind = None if isinstance(source, Scene) else _first_photo(Path(source), config)
-    with ThreadPoolExecutor(1, "kernels") as beside:
-        if kind is not None:
-            beside.submit(_compile, [kind], model, config)
+    beside = ThreadPoolExecutor(1, "kernels")
+    if kind is not None:
+        beside.submit(_compile, [kind], model, config)
+    try:
         yield
+    except BaseException:  # what went wrong is said now, not when all kernels are compiled
+        beside.shutdown(wait=False, cancel_futures=True)
+        raise
+    beside.shutdown()
 
 
 def _compile(
@@ -65,7 +70,7 @@ def _first_photo(folder: Path, config: ReconstructConfig) -> MapKind | None:
         if not has_kernels(pick_device(config.depth.device)):
             return None
         kind = recognise(folder)
-        if kind is not None and kind.posed:
+        if kind.posed if kind is not None else config.camera != "per-folder":
             return None
         width, height = image_size(list_photos(folder, subfolders=True)[0])
     except (GBiNetError, OSError, IndexError):  # whoever opens the scene says what is wrong

@@ -173,10 +173,9 @@ def _run(
     )
     times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
     if posed is not None and posed.outcome is not None:
-        times |= {
-            "poses": posed.outcome.total_seconds,
-            "opening": times["opening"] - posed.outcome.total_seconds,
-        }
+        poses = posed.outcome.total_seconds
+        if poses <= times["opening"]:  # found by this run, not by an earlier one
+            times |= {"poses": poses, "opening": times["opening"] - poses}
     notes += shown.doubts()
     extras = _extras(shown, out, settings, notes, located)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)

@@ -92,7 +92,8 @@ def resumed_config(out: Path) -> TrainConfig:
 
 def check_same_run(state: Path, given: TrainConfig) -> None:
     """Refuse to resume with options that would make another run than the checkpoint's."""
-    stored, now = (_flat(options) for options in (_record(state)["config"], given.to_dict()))
+    started = TrainConfig.from_dict(_record(state)["config"])  # with what was added since, at its default
+    stored, now = (_flat(options.to_dict()) for options in (started, given))
     changed = [
         f"{flag(k)} (was {stored.get(k)}, now {now.get(k)})"
         for k in {**stored, **now}
