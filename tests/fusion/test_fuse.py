@@ -270,6 +270,15 @@ def test_missing_and_broken_maps_lose_the_view_not_the_cloud(ball_scene: SceneMa
     assert not (tmp_path / "none.ply").exists()
 
 
+def test_a_broken_mask_loses_the_view_not_the_cloud(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = ball_scene(5)
+    (tmp_path / "mask.png").write_bytes(b"no picture")
+    broken = replace(scene.views[2], mask_path=tmp_path / "mask.png")
+    views = (*scene.views[:2], broken, *scene.views[3:])
+    result = fuse(replace(scene, views=views), TrueDepth(scene), tmp_path / "cloud.ply", FusionConfig())
+    assert result.views == 4 and result.points > 0
+
+
 def test_maps_are_read_about_once_along_the_walk(ball_scene: SceneMaker, tmp_path: Path) -> None:
     maps = TrueDepth(scene := ball_scene(views=24, width=32, height=24))
     fuse(scene, maps, tmp_path / "cloud.ply", FusionConfig(max_sources=4, cached_maps=6))
