@@ -41,6 +41,7 @@ def variants() -> Iterator[tuple[str, FusionConfig]]:
         for burnt_out in (True, False):
             name = f"blank_confidence {value}{', burnt-out pixels kept' if burnt_out else ''}"
             yield name, replace(base, blank_confidence=value, keep_burnt_out=burnt_out)
+    yield "keep_sky", replace(base, keep_sky=True)
     for count in (1, 2, 3, 4):
         yield f"min_views {count}", replace(base, min_views=count)
     yield "strict_views", replace(base, strict_views=True)

@@ -124,6 +124,12 @@ def write_depth(
     return path
 
 
+def write_depth_map(path: str | Path, depth_map: DepthMap, photo: str | None = None) -> Path:
+    """The same with all that is known about a map. `photo`: its file's name."""
+    made_by, camera = depth_map.made_by, depth_map.camera
+    return write_depth(path, depth_map.depth, depth_map.confidence, 1.0, made_by, camera, photo)
+
+
 def depth_files_in(folder: str | Path) -> dict[str, Path]:
     """Name of a view -> its depth map, over all files in a folder.
 

@@ -23,11 +23,17 @@ from PIL import Image, UnidentifiedImageError
 from gbinet.errors import FormatError, InputError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.limits import check_unpacked
+from gbinet.formats.optional import optional
 from gbinet.formats.reading import open_sized
 
 # Only formats whose decoders do nothing but decode (Pillow's EPS reader, for one, starts another program).
 _READABLE = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP")
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".pnm", ".webp"})
+WRITABLE = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".pnm", ".webp"})
+HEIC = frozenset({".heic", ".heif"})  # phones; pillow-heif reads them
+RAW = frozenset(
+    {".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw"}
+)  # rawpy does
+SUFFIXES = WRITABLE | HEIC | RAW
 
 # Bytes of a decoded pixel in memory, per mode of Pillow; all others take 4.
 _PIXEL_BYTES = {"1": 1, "L": 1, "P": 1, "LA": 4, "PA": 4, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
@@ -95,7 +101,7 @@ def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDA
 
 def write_image(path: Path, pixels: NDArray[np.generic], *, quality: int = 95) -> Path:
     """Write uint8 [H, W, 3] or [H, W], bool [H, W] (as 0 and 255) or uint16 [H, W]; `path` says how."""
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in WRITABLE:
         raise InputError(f"{path}: '{path.suffix}' is not a kind of image file; write .png or .jpg")
     array = pixels.astype(np.uint8) * 255 if pixels.dtype == np.bool_ else pixels
     options: dict[str, Any] = {}
@@ -117,6 +123,13 @@ _PILLOW = threading.Lock()
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
     """The picture with its header read and its size checked; no pixel is decoded yet."""
+    readable: tuple[str, ...] = _READABLE
+    raw = None
+    if path.suffix.lower() in HEIC:
+        optional("pillow_heif", f"{path.name}: HEIC", "photos").register_heif_opener()
+        readable = (*_READABLE, "HEIF")
+    elif path.suffix.lower() in RAW:
+        raw = optional("rawpy", f"{path.name}: camera raw", "photos")
     with open_sized(path) as (file, size):
         try:
             # Pillow's own limit counts pixels and only warns at first; ours counts bytes, below.
@@ -124,7 +137,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
                 warnings.simplefilter("ignore")  # what matters ends in an exception
                 known, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
                 try:
-                    image = Image.open(file, formats=_READABLE)
+                    image = Image.open(file, formats=readable) if raw is None else _developed(raw, path)
                 finally:
                     Image.MAX_IMAGE_PIXELS = known
         except MemoryError:
@@ -140,6 +153,13 @@ def opened(path: Path) -> Iterator[Image.Image]:
             needed = width * height * _PIXEL_BYTES.get(image.mode, 4)
             check_unpacked(path, needed, f"its {width}x{height} pixels")
             yield image
+
+
+def _developed(rawpy: Any, path: Path) -> Image.Image:
+    """A camera raw file as its camera would show it, upright."""
+    with rawpy.imread(str(path)) as raw:
+        check_unpacked(path, raw.sizes.raw_width * raw.sizes.raw_height * 4, "its pixels")
+        return Image.fromarray(raw.postprocess(use_camera_wb=True))
 
 
 def _reason(error: Exception) -> str:

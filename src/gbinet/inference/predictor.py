@@ -19,7 +19,7 @@ from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, SceneError, check_positive
 from gbinet.formats.atomic import remove_temporary
-from gbinet.formats.depth_files import write_depth
+from gbinet.formats.depth_files import write_depth_map
 from gbinet.formats.image import read_image
 from gbinet.formats.lock import locked
 from gbinet.inference import tiles
@@ -295,14 +295,7 @@ class _Worker:
     def _write(self, index: int, depth_map: DepthMap) -> Path:
         path = self.folder.path(index)
         view = self.scene.views[index]
-        write_depth(
-            path,
-            depth_map.depth,
-            depth_map.confidence,
-            made_by=depth_map.made_by,
-            camera=depth_map.camera,
-            photo=(view.original_path or view.image_path).name,
-        )
+        write_depth_map(path, depth_map, (view.original_path or view.image_path).name)
         self.result.computed.append(self.scene.views[index].name)
         return path
 

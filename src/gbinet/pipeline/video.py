@@ -16,6 +16,7 @@ from gbinet.formats.image import write_image
 from gbinet.formats.reading import read_record
 from gbinet.formats.video import read_frames
 from gbinet.progress import Progress
+from gbinet.scenes.photos import FRAME
 
 Grey = NDArray[np.float32]  # [h, w]
 
@@ -71,7 +72,7 @@ def _write(video: Path, folder: Path, chosen: list[int], progress: Progress | No
     wanted, names = set(chosen), list[str]()
     for number, pixels in enumerate(read_frames(video)):
         if number in wanted:
-            names.append(f"frame_{len(names) + 1:04d}.jpg")
+            names.append(FRAME.format(len(names) + 1))
             write_image(folder / names[-1], pixels, quality=97)
             if progress:
                 progress(len(names), len(chosen), "writing frames")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from gbinet.errors import SceneError
@@ -9,6 +10,12 @@ from gbinet.formats.image import is_image_name
 from gbinet.scene import Scene
 from gbinet.scenes.kind import Kind, Reading
 from gbinet.scenes.views import MASKS, is_mask_name
+
+FRAME = "frame_{:04d}.jpg"  # frames of a video, as they are written; they follow each other
+
+
+def is_frame_name(name: str) -> bool:
+    return re.fullmatch(r"frame_\d{4,}\.jpg", name) is not None
 
 
 def list_photos(folder: str | Path, *, subfolders: bool = False) -> list[Path]:

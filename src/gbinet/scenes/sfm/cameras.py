@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from gbinet.formats.exif import Exif, read_exif
-from gbinet.formats.image import read_header, read_image
+from gbinet.formats.image import WRITABLE, read_header, read_image
 
 CameraSharing = Literal["shared", "per-folder", "per-photo"]
 
@@ -29,11 +29,12 @@ class InputPhoto:
 def input_photo(path: Path, name: str) -> InputPhoto:
     """Features are found in the pixels as stored, so that a camera held upright stays the same camera.
 
-    A mirrored photo shows no real world beside others, and Pillow turns TIFF files by itself: these two are
-    rewritten upright first.
+    A mirrored photo shows no real world beside others, Pillow turns TIFF files by itself, and pycolmap reads
+    neither HEIC nor camera raw: these are rewritten upright first.
     """
     header, exif = read_header(path), read_exif(path)
     rewritten = header.orientation in _MIRRORED or exif.orientation != header.orientation
+    rewritten |= path.suffix.lower() not in WRITABLE
     if rewritten:
         read_image(path)  # pixels that are broken are said now
     return InputPhoto(path, name, header.size if rewritten else header.stored_size, exif, rewritten)

@@ -46,7 +46,8 @@ def quiet() -> Iterator[Any]:
 
 def numbered(index: int, photo: InputPhoto) -> str:
     """The name that pycolmap sees: no file name of a user can break its lists or its order."""
-    suffix = ".jpg" if photo.path.suffix.lower() == ".jpeg" else photo.path.suffix.lower()
+    own = Path(photo.name).suffix.lower()
+    suffix = ".jpg" if own == ".jpeg" else own
     return f"{index:06d}{suffix}"
 
 

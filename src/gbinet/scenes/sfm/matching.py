@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gbinet.scenes.photos import is_frame_name
 from gbinet.scenes.sfm.cameras import InputPhoto
 
 Pair = tuple[int, int]  # numbers of two photos, the smaller one first
@@ -33,6 +34,8 @@ def plan(photos: Sequence[InputPhoto]) -> str:
         return "all"
     if placed >= 0.9 * len(photos) and _spread(photos) > 5:
         return "space"
+    if all(is_frame_name(photo.name) for photo in photos):
+        return "sequence"
     if len(photos) <= ALL_PAIRS:
         return "all"
     return "sequence" if is_sequence([photo.name for photo in photos]) else "looks"

@@ -13,7 +13,7 @@ from typing import Any
 from gbinet.errors import FormatError, GBiNetError, SceneError
 from gbinet.formats.atomic import atomic_path, write_json, write_text
 from gbinet.formats.fingerprint import Fingerprints
-from gbinet.formats.image import read_image, write_image
+from gbinet.formats.image import WRITABLE, read_image, write_image
 from gbinet.formats.reading import read_json
 from gbinet.names import file_stem
 from gbinet.progress import Progress
@@ -206,6 +206,7 @@ def _model_name(path: Path, number: int) -> str:
     """A photo's name in the model, with /. Models hold only UTF-8, so that it may differ from the file's."""
     stem = file_stem(path.stem)
     own = path.name if stem == path.stem else f"{stem}-{number}{path.suffix}"
+    own += "" if path.suffix.lower() in WRITABLE else ".jpg"  # what pycolmap does not read is copied as this
     return "/".join([*map(file_stem, path.parent.parts), own])
 
 
