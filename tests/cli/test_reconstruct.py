@@ -163,6 +163,24 @@ def test_fuse_into_a_folder_in_use_is_refused(
         assert main([*command, str(tmp_path / "elsewhere.ply")]) == 0
 
 
+def test_a_number_after_a_dot_is_a_folder_and_letters_are_a_file(
+    ball_scene: SceneMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = ball_scene(views=3)
+    scene = write_scene(made, tmp_path / "scene", "mvsnet")
+    for number, view in enumerate(made.views):
+        write_pfm(tmp_path / "pfm" / f"{number:08d}.pfm", true_depth(view.camera).numpy())
+    command = ["fuse", str(scene), "--depth", str(tmp_path / "pfm"), "-o"]
+    for name in ("results_v1.2", "run.v2"):
+        assert main([*command, str(tmp_path / name)]) == 0
+        assert (tmp_path / name / "cloud.ply").is_file()
+    capsys.readouterr()
+    for name in ("cloud.obj", "cloud.PCD", "cloud.e57", "cloud.txt"):
+        assert main([*command, str(tmp_path / name)]) == 2
+        assert ".ply, .las, .laz, .xyz" in capsys.readouterr().err
+        assert not (tmp_path / name).exists()
+
+
 def test_fuse_reads_depth_maps_of_others(ball_scene: SceneMaker, tmp_path: Path) -> None:
     made = ball_scene()
     scene = write_scene(made, tmp_path / "scene", "mvsnet")

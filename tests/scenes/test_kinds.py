@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,11 +103,24 @@ def test_recognising_is_a_question_with_an_answer(tmp_path: Path) -> None:
         assert found is not None and found.name == kind
     horse = kinds.recognise(folders.mvsnet(tmp_path / "Horse"))
     assert horse is not None and horse.name == "tanks"
+    blended_horse = kinds.recognise(folders.blendedmvs(tmp_path / "blended" / "Horse"))
+    assert blended_horse is not None and blended_horse.name == "blendedmvs"
     photos = folders.mvsnet(tmp_path / "photos") / "images"
     bare = kinds.recognise(photos)
     assert bare is not None and bare.name == "photos" and not bare.posed
     with pytest.raises(SceneError, match="photos without camera poses"):
         load_scene(photos)
+
+
+@pytest.mark.parametrize("make", [folders.mvsnet, folders.blendedmvs])
+@pytest.mark.parametrize("kind", ["mvsnet", "blendedmvs"])
+def test_either_layout_of_mvsnet_is_read_as_the_other(
+    tmp_path: Path, make: Callable[[Path], Path], kind: str
+) -> None:
+    folder = make(tmp_path / "scene")
+    own, named = load_scene(folder), load_scene(folder, kind=kind)
+    assert [v.image_path for v in own.views] == [v.image_path for v in named.views]
+    assert [v.depth_range for v in own.views] == [v.depth_range for v in named.views]
 
 
 def test_names_are_given_once() -> None:

@@ -34,7 +34,7 @@ def run(
 
     Args:
         scene: Scene with poses (COLMAP, also a dense workspace; MVSNet; nerfstudio; RGB-D; ...).
-        out: The file to write: .ply, .las, .laz or .xyz; or a folder for cloud.ply.
+        out: The file to write: .ply, .las, .laz or .xyz; or a folder for cloud.ply (also results_v1.2).
         depth: Folder of depth maps named like the views (.npz .npy .pfm .png .tif .bin .dmap), or the output
             of `gbinet depth`, or a COLMAP workspace. Without it, the depth that the scene itself has is used.
         depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
@@ -54,7 +54,7 @@ def run(
         check_positive("--mesh-voxel", mesh.mesh_voxel)
     check_positive("--mesh-faces", mesh.mesh_faces)
     config = fusion.applied(FusionConfig(max_sources=max_sources))
-    as_folder = out.is_dir() or not out.suffix
+    as_folder = out.is_dir() or not _has_ending(out)
     if as_folder:
         out = out / "cloud.ply"
     check_cloud_name(out)
@@ -82,3 +82,8 @@ def run(
         for path in mesher.write(out, out.with_name(f"{out.stem}_mesh.ply")):
             say(f"also: {path}")
     say(f"{result.points:,} points from {result.views} of {len(found.views)} views: {out}")
+
+
+def _has_ending(path: Path) -> bool:
+    """Whether a name ends like that of a file: in letters. `results_v1.2` is a folder."""
+    return path.suffix[1:].isalpha() or path.suffix.lower() == ".e57"  # a cloud of other programs

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gbinet.fusion.fuse import FusedView, FusionConfig, fuse
 from gbinet.inference.device import pick_device
@@ -40,28 +41,30 @@ def write_stages_report(
     config, fusion = config or DepthConfig(), fusion or FusionConfig()
     device = pick_device(config.device)
     folder = DepthFolder(scene, depths)
-    fused: dict[int, FusedView] = {}
+    known = folder.known()
+    chosen = known[:: max(1, -(-len(known) // VIEWS))]
+    consistent: dict[int, Tensor] = {}  # all that is kept of the chosen views; of the others, nothing
     sample = CloudSample()
 
     def keep(view: FusedView) -> None:
         sample.add(view.cloud)
-        fused[view.index] = replace(view, cloud=view.cloud[:0])
+        if view.index in chosen:
+            consistent[view.index] = view.consistent
 
     fuse(scene, folder, out / "cloud.ply", fusion, device=device, progress=progress, on_view=keep)
-    chosen = sorted(fused)[:: max(1, -(-len(fused) // VIEWS))]
     ranges = config.depth_range
     model = model.to(device)
     written = []
-    for done, index in enumerate(chosen):
+    for done, index in enumerate(sorted(consistent)):  # a map that cannot be read was not fused
         view = scene.views[index]
         prediction = _predict(scene, model, index, config, ranges)
-        shown = _stages(scene, index, prediction, folder, fused[index], fusion)
+        shown = _stages(scene, index, prediction, folder, consistent[index], fusion)
         camera = view.camera.resized(prediction.image.shape[-1], prediction.image.shape[-2])
         sides = dict(side_views(sample.cloud, scene))
         shown = replace(shown, clouds={"from this view": splat(sample.cloud, camera, size=3), **sides})
         written.append(write_sheet(out / f"{view.name}.png", shown))
         if progress:
-            progress(done + 1, len(chosen), view.name)
+            progress(done + 1, len(consistent), view.name)
     return written
 
 
@@ -85,7 +88,7 @@ def _stages(
     index: int,
     prediction: Prediction,
     folder: DepthFolder,
-    fused: FusedView,
+    consistent: Tensor,  # [H, W] bool: pixels that passed all filters
     fusion: FusionConfig,
 ) -> ViewStages:
     """As arrays, at the size of the depth map that was written."""
@@ -107,6 +110,6 @@ def _stages(
         final=depth,
         confidence=confidence,
         min_confidence=fusion.confidence_for(written.made_by),
-        consistent=fused.consistent.cpu().numpy(),
+        consistent=consistent.cpu().numpy(),
         truth=truth if known else None,
     )

@@ -58,11 +58,11 @@ def read(
 ) -> Scene:
     """The scene as the files give it. Views whose cam file holds no usable range have none.
 
-    photos     the folder of photos in the scene's folder
+    photos     the folder of photos in the scene's folder; where it is absent, the other kind's is taken
     cams       the folder of cameras, where it is not in the scene's folder
     same_size  all images are known to be alike, so only the first header is read (large training sets)
     """
-    images_at = reading.images or folder / photos
+    images_at = reading.images or _photos_folder(folder, photos)
     cams = cams or cams_folder(folder)
     if cams is None:
         raise SceneError(f"{folder}: has no cameras (cams/%08d_cam.txt); is this an MVSNet folder?")
@@ -95,6 +95,12 @@ def read(
         raise SceneError(f"{folder}: no camera in {cams.name}/ has an image in {images_at.name}/")
     found = _with_pairs(views, _pair_file(folder, cams), warnings)
     return Scene(folder.name, kind, folder, found, warnings=tuple(warnings))
+
+
+def _photos_folder(folder: Path, wanted: str) -> Path:
+    """The wanted folder, or that of the other layout: `--kind` may name either of them."""
+    found = (folder / name for name in (wanted, "images", "blended_images"))
+    return next((photos for photos in found if photos.is_dir()), folder / wanted)
 
 
 def _unmatched(images: set[str], cams: set[str]) -> list[str]:
