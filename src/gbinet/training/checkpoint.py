@@ -87,13 +87,17 @@ def newest(out: Path) -> Path:
 
 def resumed_config(out: Path) -> TrainConfig:
     """The options that a run was started with."""
-    return TrainConfig.from_dict(_record(newest(out))["config"])  # type: ignore[arg-type]
+    return _config(newest(out))
+
+
+def _config(state: Path) -> TrainConfig:
+    """Of the run of a checkpoint; what was added to options since then has its default."""
+    return TrainConfig.from_dict(_record(state)["config"])  # type: ignore[arg-type]
 
 
 def check_same_run(state: Path, given: TrainConfig) -> None:
     """Refuse to resume with options that would make another run than the checkpoint's."""
-    started = TrainConfig.from_dict(_record(state)["config"])  # with what was added since, at its default
-    stored, now = (_flat(options.to_dict()) for options in (started, given))
+    stored, now = (_flat(options.to_dict()) for options in (_config(state), given))
     changed = [
         f"{flag(k)} (was {stored.get(k)}, now {now.get(k)})"
         for k in {**stored, **now}
