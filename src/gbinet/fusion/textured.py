@@ -16,7 +16,7 @@ from gbinet.fusion.sources import DepthSource
 from gbinet.fusion.unwrap import unwrap
 from gbinet.scene import Scene
 
-_SMALLEST, _LARGEST = 512, 8192  # texels along a side of the picture
+_SMALLEST, _LARGEST = 512, 4096  # texels along a side of the picture; all are painted at once
 _PER_FACE = 20  # texels that a triangle takes with its share of the room between charts, at least
 _FILLED = 0.6  # share of the picture that charts fill, about
 
