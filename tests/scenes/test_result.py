@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +24,7 @@ from gbinet.fusion.fuse import FusionConfig
 from gbinet.inference.predictor import DepthConfig
 from gbinet.pipeline.reconstruct import ReconstructConfig, run
 from gbinet.scene import Scene
+from gbinet.scenes import result as result_file
 from gbinet.scenes.load import load_scene
 from gbinet.scenes.result import write_result
 
@@ -117,6 +122,67 @@ def test_nothing_outside_is_named_and_nothing_else_replaced(result: tuple[Scene,
     with pytest.raises(GBiNetError, match="in the way"):
         write_result(scene, out)
     assert link.read_text() == "mine"
+
+
+class _Stopped(BaseException):
+    """Ctrl-C, at a moment that a test chooses."""
+
+
+def _refuse_links(*_: object, **__: object) -> None:
+    raise OSError("no links here")
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("made", range(5))
+def test_a_run_stopped_among_the_photos_goes_on(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool, made: int
+) -> None:
+    """Stopped after any number of links or copies, or as the record is written; then again, twice."""
+    scene, out = ball_scene(views=3), tmp_path / "out"
+    if not links:
+        monkeypatch.setattr(Path, "symlink_to", _refuse_links)
+    left = made
+
+    def stop(function: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                raise _Stopped
+            left -= 1
+            return function(*args, **options)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        patch.setattr(result_file, "write_json", stop(result_file.write_json))
+        if links:
+            patch.setattr(Path, "symlink_to", stop(Path.symlink_to))
+        else:
+            patch.setattr(shutil, "copyfile", stop(shutil.copyfile))
+        with suppress(_Stopped):
+            write_result(scene, out)
+    for _ in range(2):
+        write_result(scene, out)
+        views = load_scene(out).views
+        assert [v.name for v in views] == [v.name for v in scene.views]
+        for one, two in zip(scene.views, views, strict=True):
+            assert one.image_path.read_bytes() == two.image_path.read_bytes()
+            assert two.image_path.is_symlink() == links
+    write_result(replace(scene, views=scene.views[:1]), out)
+    assert len(list((out / "photos").iterdir())) == 1  # what it recorded, and needs no more, is gone
+
+
+def test_a_changed_copy_is_not_replaced(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "symlink_to", _refuse_links)
+    scene, out = ball_scene(views=3), tmp_path / "out"
+    write_result(scene, out)
+    copy = load_scene(out).views[0].image_path
+    copy.write_text("mine")
+    with pytest.raises(GBiNetError, match="in the way"):
+        write_result(scene, out)
+    assert copy.read_text() == "mine"
 
 
 @pytest.mark.parametrize("change", [{"K": [[1, 2], [3]]}, {"photo": "../../secret.png"}, {"sources": [[0]]}])

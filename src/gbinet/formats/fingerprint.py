@@ -70,6 +70,17 @@ class Fingerprints:
             self._stored = dict(self._known)
 
 
+def digest(path: Path) -> str:
+    """The hash of one file's bytes, read now."""
+    try:
+        if not path.is_file():
+            return UNREADABLE
+        with path.open("rb") as file:
+            return str(hashlib.file_digest(file, _hasher).hexdigest())
+    except OSError:
+        return UNREADABLE
+
+
 def _hasher() -> Any:
     return hashlib.blake2b(digest_size=16)
 

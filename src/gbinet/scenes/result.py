@@ -7,6 +7,7 @@ them, and masks into `masks/`; so nothing outside of the folder is named in the 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from gbinet.errors import FormatError, GBiNetError, InputError, SceneError
-from gbinet.formats.atomic import write_json
+from gbinet.formats.atomic import atomic_path, remove_temporary, write_json
+from gbinet.formats.fingerprint import UNREADABLE, digest
 from gbinet.formats.image import image_size
 from gbinet.formats.inside import Inside
 from gbinet.formats.reading import is_file, read_json, read_record
@@ -26,26 +28,91 @@ from gbinet.scenes.views import MaskFinder, checked_camera
 
 FILE = "scene.json"
 _FORMAT = "gbinet-scene-1"
+_FOLDERS = ("photos", "masks")  # where links and copies are put
 
 
 def write_result(scene: Scene, folder: Path) -> Path:
-    """Write `scene.json`, and links to what lies outside of `folder`."""
-    linked = [str(name) for name in read_record(folder / FILE).get("links", [])]
-    for name in linked:  # of an earlier run, which recorded them
-        if ".." not in Path(name).parts and not Path(name).is_absolute() and (folder / name).is_symlink():
-            (folder / name).unlink()
-    links: list[str] = []
-    views = [_entry(view, folder, links) for view in scene.views]
-    content = {"format": _FORMAT, "name": scene.name, "made_from": scene.kind, "links": links, "views": views}
-    return write_json(folder / FILE, content)
+    """Write `scene.json`, and links to what lies outside of `folder` (copies where links are not possible).
+
+    The file comes before the links that it lists: a run that is stopped among them can be started again.
+    """
+    wanted: dict[str, Path] = {}  # name below the folder -> the file that it shall be
+    views = [_entry(view, folder, wanted) for view in scene.views]
+    used = {entry[key] for entry in views for key in ("photo", "mask")} - set(wanted)
+    _remove_earlier(folder, used)
+    for name in wanted:
+        if os.path.lexists(folder / name):
+            raise GBiNetError(
+                f"{folder / name} is in the way: no run of gbinet put it there, so it is not replaced; "
+                "move it away, or choose another output folder"
+            )
+    copied = bool(wanted) and not _can_link(folder)
+    content = {
+        "format": _FORMAT,
+        "name": scene.name,
+        "made_from": scene.kind,
+        "links": [] if copied else list(wanted),
+        "copies": {name: digest(path) for name, path in wanted.items()} if copied else {},
+        "views": views,
+    }
+    written = write_json(folder / FILE, content)
+    for name, path in wanted.items():
+        _put(path, folder / name, folder.resolve(), copied)
+    return written
 
 
-def _entry(view: View, folder: Path, links: list[str]) -> dict[str, Any]:
+def _remove_earlier(folder: Path, used: set[str]) -> None:
+    """Links and copies that an earlier run recorded, if they are still what it made; not what is `used`."""
+    record = read_record(folder / FILE)
+    remove_temporary(*(folder / part for part in _FOLDERS))  # halves of copies
+    links, copies = record.get("links"), record.get("copies")
+    for name in links if isinstance(links, list) else []:
+        if _is_below(str(name)) and (folder / str(name)).is_symlink():
+            (folder / str(name)).unlink()
+    for name, made in copies.items() if isinstance(copies, dict) else ():
+        path = folder / name
+        if (
+            _is_below(name)
+            and name not in used
+            and not path.is_symlink()
+            and digest(path) == made != UNREADABLE
+        ):
+            path.unlink()
+
+
+def _is_below(name: str) -> bool:
+    parts = Path(name).parts
+    return len(parts) > 1 and parts[0] in _FOLDERS and ".." not in parts
+
+
+def _can_link(folder: Path) -> bool:
+    """Whether links can be made here: on Windows, not everybody may."""
+    trial = folder / f".gbinet-tmp-{secrets.token_hex(4)}-link"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        trial.symlink_to(FILE)
+    except OSError:
+        return False
+    trial.unlink()
+    return True
+
+
+def _put(path: Path, at: Path, here: Path, copied: bool) -> None:
+    """The file under another name: a copy of it, or a link, which is relative inside of the folder `here`."""
+    at.parent.mkdir(parents=True, exist_ok=True)
+    if copied:
+        with atomic_path(at) as temporary:
+            shutil.copyfile(path, temporary)
+    else:
+        at.symlink_to(os.path.relpath(path, at.parent.resolve()) if path.is_relative_to(here) else path)
+
+
+def _entry(view: View, folder: Path, wanted: dict[str, Path]) -> dict[str, Any]:
     camera, limits = view.camera, view.depth_range
     mask = view.mask_path if view.mask_path != view.image_path else None  # else, the photo's own transparency
     return {
         "name": view.name,
-        "photo": _within(view.image_path, folder, "photos", view.name, links),
+        "photo": _within(view.image_path, folder, "photos", view.name, wanted),
         "original": (view.original_path or view.image_path).name,
         "width": camera.width,
         "height": camera.height,
@@ -53,7 +120,7 @@ def _entry(view: View, folder: Path, links: list[str]) -> dict[str, Any]:
         "cam_from_world": camera.cam_from_world.tolist(),
         "depth_range": None if limits is None else [limits.near, limits.far],
         "sources": [[source.index, source.score] for source in view.sources],
-        "mask": None if mask is None else _within(mask, folder, "masks", view.name, links),
+        "mask": None if mask is None else _within(mask, folder, "masks", view.name, wanted),
         "depth": _truth(view, folder),
         "depth_scale": view.depth_scale,
     }
@@ -65,26 +132,14 @@ def _truth(view: View, folder: Path) -> str | None:
     return there.relative_to(here).as_posix() if there.is_relative_to(here) else None
 
 
-def _within(path: Path, folder: Path, part: str, name: str, links: list[str]) -> str:
-    """The file's name below the folder; where it lies elsewhere, a link to it is made."""
+def _within(path: Path, folder: Path, part: str, name: str, wanted: dict[str, Path]) -> str:
+    """The file's name below the folder; where it lies elsewhere or is named otherwise, one that is wanted."""
     here, there = folder.resolve(), path.resolve()
-    readable = there.stem == name or not there.is_relative_to(here)
-    if there.is_relative_to(here) and readable:
+    if there.is_relative_to(here) and there.stem == name:
         return there.relative_to(here).as_posix()
-    link = folder / part / f"{name}{path.suffix}"
-    target = os.path.relpath(there, link.parent.resolve()) if there.is_relative_to(here) else str(there)
-    if os.path.lexists(link):
-        raise GBiNetError(
-            f"{link} is in the way: no run of gbinet put it there, so it is not replaced; "
-            "move it away, or choose another output folder"
-        )
-    link.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        link.symlink_to(target)
-        links.append(link.relative_to(folder).as_posix())
-    except OSError:  # no links here (Windows)
-        shutil.copyfile(there, link)
-    return link.relative_to(folder).as_posix()
+    below = (Path(part) / f"{name}{path.suffix}").as_posix()
+    wanted[below] = there
+    return below
 
 
 def recognise(folder: Path) -> bool:
@@ -148,5 +203,5 @@ KIND = Kind(
     FILE,
     recognise,
     read,
-    folders=("photos", "masks", "truth"),
+    folders=(*_FOLDERS, "truth"),
 )
