@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from gbinet.fusion.sky import sky
@@ -27,10 +29,20 @@ def house(seed: int = 0, blue: tuple[int, int, int] = (200, 215, 235)) -> tuple[
 def test_the_fringe_goes_and_the_house_stays() -> None:
     photo, solid = house()
     fringe = torch.nn.functional.max_pool2d(solid.float()[None, None], 5, 1, 2)[0, 0] > 0
-    found = sky(photo, confident=fringe)  # the network gives the house's depth to two pixels of sky around it
+    found = sky(photo, confident=solid)  # the edge lends texture to two pixels of sky around the house
     assert not (found & solid).any()
     assert found[~solid].float().mean() > 0.95
     assert found[fringe & ~solid][:].float().mean() > 0.9
+
+
+@given(seed=st.integers(0, 1000), share=st.floats(0, 1))
+def test_a_confident_pixel_is_never_sky(seed: int, share: float) -> None:
+    """Neither specks in the sky nor what has its colour beside it: a pale roof keeps its points."""
+    photo, solid = house(seed)
+    rng = torch.Generator().manual_seed(seed)
+    confident = solid | (torch.rand(HEIGHT, WIDTH, generator=rng) < share)
+    confident[28:30, 20:60] = True  # a roof's edge, as pale as the sky
+    assert not (sky(photo, confident) & confident).any()
 
 
 def test_a_confident_blank_wall_is_no_sky() -> None:

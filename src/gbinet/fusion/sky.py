@@ -2,7 +2,7 @@
 
 A roof before a pale sky has a fringe of sky on it: the network gives the first pixels beyond the edge the
 depth of the roof, and the edge itself lends them texture, so that neither filter for blank pixels sees them.
-They have the colour of the sky beside them.
+They have the colour of the sky beside them, and little confidence: a confident pixel is never sky.
 """
 
 from __future__ import annotations
@@ -31,4 +31,4 @@ def sky(photo: Tensor, confident: Tensor) -> Tensor:
         beside = F.avg_pool2d(colours * there, 3, 1, 1) / near.clamp_min(1e-6)
         alike = ((colours - beside).abs().amax(1) <= _ALIKE)[0]
         region = region | ((near[0, 0] > 0) & alike)
-    return region
+    return region & ~confident
