@@ -51,6 +51,19 @@ def test_error_of_reprojection_stays_within_its_bound(seed: int, largest: float)
     assert float(rms.min()) > 0
 
 
+@given(st.integers(0, 10_000), st.floats(0.26, 0.9))
+def test_a_source_that_has_walked_past_everything_is_told_as_it_is(seed: int, ahead: float) -> None:
+    K = torch.tensor([[50.0, 0, 32], [0, 50, 24], [0, 0, 1]], dtype=torch.float64).expand(3, 3, 3)
+    pose = torch.eye(4, dtype=torch.float64).repeat(3, 1, 1)
+    pose[1, 2, 3], pose[2, 0, 3] = -ahead, 0.02
+    true = Camera(K, pose, 64, 48)
+    told = tell(chance(seed), true, torch.full((48, 64), 0.25), 1.0, 0.7)
+    told.cameras.check()
+    assert torch.equal(told.cameras.K[1], K[1]) and torch.equal(told.cameras.cam_from_world[1], pose[1])
+    assert float(told.bend[0]) == 0
+    assert not torch.equal(told.cameras.cam_from_world[2], pose[2])  # the other one has points before it
+
+
 def test_errors_are_spread_over_the_whole_bound() -> None:
     worst = []
     for seed in range(40):
