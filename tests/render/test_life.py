@@ -113,7 +113,15 @@ def test_what_is_drawn_does_not_depend_on_the_other_difficulties(seed: int, name
     among_all = Difficulties().drawn(NAMES, seed)
     share = getattr(Difficulties(), name)
     alone = replace(ORDINARY, **{name: share}).drawn(NAMES, seed)
-    assert (name in among_all) == (name in alone)
+    expected = name in alone and not (name == "wide" and "forward" in among_all)
+    assert (name in among_all) == expected
+
+
+def test_a_sample_that_goes_forward_is_not_called_wide(plain_scene: RenderScene) -> None:
+    both = sample_with("wide", "forward", scene=plain_scene)
+    alone = sample_with("forward", scene=plain_scene)
+    assert both.difficulties == alone.difficulties == ("forward",)
+    assert torch.equal(both.cameras.cam_from_world, alone.cameras.cam_from_world)
 
 
 def test_samples_with_difficulties_follow_from_their_number() -> None:
