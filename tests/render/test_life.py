@@ -266,6 +266,18 @@ def test_what_is_in_focus_stays_sharp() -> None:
     )
 
 
+def test_a_view_of_nothing_is_out_of_focus_and_changes_no_other() -> None:
+    light = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    near = torch.full((2, 16, 16), 2.0)
+    near[:, :4] = torch.inf  # some sky
+    empty = near.clone()
+    empty[1] = torch.inf
+    blur = replace(IDEAL, defocus=2.5)
+    image = expose(light, chance(0), blur, empty)
+    torch.testing.assert_close(image[1], expose(light, chance(0), blur)[1])
+    assert torch.equal(image[0], expose(light, chance(0), blur, near)[0])
+
+
 # ---- of cameras --------------------------------------------------------------------------------------------
 
 
