@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -49,6 +50,19 @@ def test_error_of_reprojection_stays_within_its_bound(seed: int, largest: float)
     rms = error(rig.cameras, told.cameras, told.bend, depth)
     assert float(rms.max()) <= 1.1 * largest  # measured at other points than drawn
     assert float(rms.min()) > 0
+
+
+@given(st.integers(0, 10_000), st.floats(0.26, 0.9))
+def test_a_source_that_has_walked_past_everything_is_told_as_it_is(seed: int, ahead: float) -> None:
+    K = torch.tensor([[50.0, 0, 32], [0, 50, 24], [0, 0, 1]], dtype=torch.float64).expand(3, 3, 3)
+    pose = torch.eye(4, dtype=torch.float64).repeat(3, 1, 1)
+    pose[1, 2, 3], pose[2, 0, 3] = -ahead, 0.02
+    true = Camera(K, pose, 64, 48)
+    told = tell(chance(seed), true, torch.full((48, 64), 0.25), 1.0, 0.7)
+    told.cameras.check()
+    assert torch.equal(told.cameras.K[1], K[1]) and torch.equal(told.cameras.cam_from_world[1], pose[1])
+    assert float(told.bend[0]) == 0
+    assert not torch.equal(told.cameras.cam_from_world[2], pose[2])  # the other one has points before it
 
 
 def test_errors_are_spread_over_the_whole_bound() -> None:
@@ -117,3 +131,20 @@ def test_half_of_what_stands_behind_a_wall_is_hidden() -> None:
     columns = cameras.pixel_grid()[0, :, 0] - shift
     assert torch.equal(visible[0, 10], columns >= 32)
     assert bool(visible_in_sources(cameras, torch.full((48, 64), 4.0), surfaces * torch.inf)[0, :, 4:].all())
+
+
+@pytest.mark.parametrize("wall", [4.0, torch.inf])
+@pytest.mark.parametrize("shape", ["upright", "level", "diagonal", "dot"])
+@given(at=st.integers(1, 14), near=st.floats(0.5, 3.6))
+def test_what_is_behind_something_one_sample_wide_is_hidden(
+    shape: str, wall: float, at: int, near: float
+) -> None:
+    """Both cameras stand in one place; only in the second's picture there is a wire, or a dot."""
+    K = torch.tensor([[16.0, 0, 8], [0, 16, 8], [0, 0, 1]], dtype=torch.float64).expand(2, 3, 3)
+    cameras = Camera(K, torch.eye(4, dtype=torch.float64).repeat(2, 1, 1), 16, 16)
+    row, column = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
+    wires = {"upright": column == at, "level": row == at, "diagonal": row == column}
+    wire = wires.get(shape, (row == at) & (column == at))
+    surfaces = torch.where(wire, near, torch.full((2, 16, 16), wall))
+    visible = visible_in_sources(cameras, torch.full((16, 16), 4.0), surfaces)
+    assert torch.equal(visible[0], ~wire)

@@ -113,7 +113,15 @@ def test_what_is_drawn_does_not_depend_on_the_other_difficulties(seed: int, name
     among_all = Difficulties().drawn(NAMES, seed)
     share = getattr(Difficulties(), name)
     alone = replace(ORDINARY, **{name: share}).drawn(NAMES, seed)
-    assert (name in among_all) == (name in alone)
+    expected = name in alone and not (name == "wide" and "forward" in among_all)
+    assert (name in among_all) == expected
+
+
+def test_a_sample_that_goes_forward_is_not_called_wide(plain_scene: RenderScene) -> None:
+    both = sample_with("wide", "forward", scene=plain_scene)
+    alone = sample_with("forward", scene=plain_scene)
+    assert both.difficulties == alone.difficulties == ("forward",)
+    assert torch.equal(both.cameras.cam_from_world, alone.cameras.cam_from_world)
 
 
 def test_samples_with_difficulties_follow_from_their_number() -> None:
@@ -256,6 +264,18 @@ def test_what_is_in_focus_stays_sharp() -> None:
     assert float(image[..., :20].diff(dim=-1).abs().mean()) < 0.7 * float(
         sharp[..., :20].diff(dim=-1).abs().mean()
     )
+
+
+def test_a_view_of_nothing_is_out_of_focus_and_changes_no_other() -> None:
+    light = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    near = torch.full((2, 16, 16), 2.0)
+    near[:, :4] = torch.inf  # some sky
+    empty = near.clone()
+    empty[1] = torch.inf
+    blur = replace(IDEAL, defocus=2.5)
+    image = expose(light, chance(0), blur, empty)
+    torch.testing.assert_close(image[1], expose(light, chance(0), blur)[1])
+    assert torch.equal(image[0], expose(light, chance(0), blur, near)[0])
 
 
 # ---- of cameras --------------------------------------------------------------------------------------------

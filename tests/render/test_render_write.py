@@ -97,6 +97,18 @@ def test_a_folder_of_libraries_is_all_of_them(tmp_path: Path) -> None:
     assert torch.equal(alone.images, chosen.images)  # the old validation set is that of the first library
 
 
+def test_thin_objects_are_found_by_whole_words(tmp_path: Path) -> None:
+    thin = ["fern_02", "fair_flags_line", "garden_painteasel02", "outterlamp", "signpost", "Red_Scissors"]
+    thin += ["AnisotropyBarnLamp", "pot_plant", "landing_NET"]
+    solid = ["gothic_cabinet_01", "VEGGIE_CRACKERS", "Netgear_Router", "Wireless_Keyboard", "Light_Brown_25"]
+    solid += ["compost_bag_02", "Pony_C_Clamp", "Plant_Pot_GP9", "Planter_Bowl", "Plant_Saucer", "tree_stump"]
+    (tmp_path / "polyhaven").mkdir()
+    for name in (*thin, *solid):
+        (tmp_path / "polyhaven" / f"{name}.npz").touch()
+    parts = [AssetLibrary.open(tmp_path, held_out=held_out) for held_out in (False, True)]
+    assert sorted(p.stem for part in parts for p in part.thin) == sorted(thin)
+
+
 def test_broken_libraries_are_named(tmp_path: Path) -> None:
     root = make_library(tmp_path / "library", 2)
     (tmp_path / "empty").mkdir()

@@ -7,6 +7,7 @@ A folder of such folders is a library of all of them.
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,11 +29,18 @@ HELD_OUT_EVERY = 8  # of the sorted names of each folder, every eighth is for va
 MESH_SUFFIXES = (".obj", ".glb", ".gltf", ".ply", ".stl", ".off")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FOLDERS = ("gso", "polyhaven", "meshes", "textures")  # of a library
-# Words in the names of objects that are thin, or full of holes.
+# Words, without the s of a plural, in the names of objects that are thin or full of holes.
 THIN_WORDS = (
-    *("plant", "fern", "tree", "branch", "root", "fence", "railing", "rail", "barrier", "lamp", "light"),
-    *("chandelier", "easel", "wire", "pipe", "stool", "chair", "post", "ladder", "rack", "drainer", "basket"),
-    *("swing", "scissors", "utensil", "net", "flag"),
+    *("fern", "tree", "branch", "root", "rail", "streetlight", "studiolight", "ladder", "rack", "drainer"),
+    *("basket", "swing", "scissor", "utensil", "net", "flag"),
+)
+THIN_ENDINGS = (  # they may also end a longer word, as in signpost
+    *("plant", "fence", "railing", "barrier", "lamp", "chandelier", "easel", "wire", "pipe", "stool"),
+    *("chair", "post"),
+)
+SOLID_WORDS = (  # they follow a thin word, as in plant pot, or end like one
+    *("pot", "planter", "saucer", "bowl", "container", "box", "holder", "trunk", "stump", "clamp"),
+    "compost",
 )
 
 
@@ -73,7 +81,7 @@ class AssetLibrary:
         surfaces = _parts(roots, "textures", IMAGE_SUFFIXES, held_out)
         if not objects and not furniture and not surfaces:
             raise SceneError(f"{root}: no objects in gso/, polyhaven/ or meshes/ and no images in textures/")
-        thin = tuple(p for p in objects + furniture if any(w in p.stem.lower() for w in THIN_WORDS))
+        thin = tuple(p for p in objects + furniture if is_thin(p.stem))
         return AssetLibrary(root, torch.device(device), objects, furniture, surfaces, thin)
 
     def preload(self, threads: int = 8) -> AssetLibrary:
@@ -112,6 +120,18 @@ class AssetLibrary:
 
 def _pick(rng: Chance, paths: Sequence[Path]) -> Path:
     return paths[int(rng.integers(len(paths)))]
+
+
+def is_thin(name: str) -> bool:
+    """Is the object of this name thin? The last word that tells decides: a plant pot is a pot."""
+    thin = False
+    for word in re.findall("[a-z]+", name.lower()):
+        one = word.removesuffix("s")
+        if one in SOLID_WORDS:
+            thin = False
+        elif one in THIN_WORDS or one.endswith(THIN_ENDINGS):
+            thin = True
+    return thin
 
 
 def libraries(root: Path) -> list[Path]:

@@ -64,7 +64,9 @@ def tell(rng: Chance, cameras: Camera, depth: Tensor, distance: float, largest: 
     # The error is linear in the terms as long as it is small: from a small one to the wanted one.
     small = 0.1 * terms
     found = _error(sources, small, points, distance)
-    terms = small * (wanted / found.clamp_min(1e-9))[:, None]
+    grown = small * (wanted / found.clamp_min(1e-6))[:, None]
+    # A source before which nothing lies has no error to grow: it is told as it is.
+    terms = torch.where(found[:, None] > 1e-6, grown, 0.0)
     wrong, bend = _wrong(sources, terms, distance)
     K, pose = torch.cat([true.K[:1], wrong.K]), torch.cat([true.cam_from_world[:1], wrong.cam_from_world])
     return Told(replace(true, K=K, cam_from_world=pose), bend)

@@ -54,12 +54,16 @@ class Difficulties:
         )
 
     def drawn(self, names: tuple[str, ...], *key: int | str) -> dict[str, float]:
-        """Which of these a scene or sample has, with amounts. Each depends on the key and itself only."""
-        return {
+        """Which of these a scene or sample has, with amounts. Each depends on the key and itself only, except
+        that cameras which go forward do not step aside as well: such a sample is not wide."""
+        found = {
             name: getattr(self, name).amount
             for name in names
             if chance(*key, "has", name).random() < getattr(self, name).share
         }
+        if "forward" in found:
+            found.pop("wide", None)
+        return found
 
 
 NAMES = tuple(field.name for field in fields(Difficulties))

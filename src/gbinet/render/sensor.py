@@ -123,6 +123,7 @@ def _defocus(image: Tensor, rng: Chance, largest: float, depth: Tensor | None) -
     sharp = torch.where(sharp.isfinite(), sharp, depth.flatten(1).amin(1))[:, None, None]
     lens = torch.from_numpy(rng.uniform(1.5, 6, views).astype(np.float32)).to(image.device, non_blocking=True)
     share = (lens[:, None, None] * (1 - sharp / depth).abs()).clamp(0, 1)[:, None]  # [V, 1, H, W]
+    share = share.nan_to_num(nan=1.0)  # a view of nothing at all has no depth to focus at
     return image + (blurred - image) * share
 
 

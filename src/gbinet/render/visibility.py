@@ -8,6 +8,7 @@ from torch import Tensor
 from gbinet.camera import Camera
 
 SLACK = 0.002  # of the depth: two depths this close are one surface
+STEEPEST = 0.05  # of the depth within half a pixel: what changes more is an edge on all sides, such as a wire
 _FAR = 1e30  # depth of a pixel that sees nothing
 
 
@@ -28,6 +29,7 @@ def visible_in_sources(cameras: Camera, depth: Tensor, surfaces: Tensor) -> Tens
     front = surfaces[1:].clamp_max(_FAR)
     nearest = front.flatten(1).gather(1, place)
     slope = _slope(front).flatten(1).gather(1, place)
+    slope = torch.minimum(slope, STEEPEST * nearest)
     seen = inside & (z <= nearest + slope + SLACK * nearest)
     return seen.view(-1, *depth.shape)
 
