@@ -14,7 +14,14 @@ import pytest
 import gbinet
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("research/*.md")])
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("research/*.md"),
+        *ROOT.glob("src/gbinet/**/*.md"),
+    ]
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +53,13 @@ def test_what_set_up_installs_is_pinned(project: dict[str, Any]) -> None:
     pins = {requirement_name(line) for line in lines if line and not line.startswith("#")}
     assert all("==" in line for line in lines if line and not line.startswith("#"))
     extras = project["project"]["optional-dependencies"]
-    wanted = [*project["project"]["dependencies"], *extras["dev"], *extras["train"], *extras["eval"]]
+    wanted = [
+        *project["project"]["dependencies"],
+        *extras["dev"],
+        *extras["train"],
+        *extras["eval"],
+        *extras["docs"],
+    ]
     assert {requirement_name(w) for w in wanted} - {"gbinet"} <= pins
 
 
