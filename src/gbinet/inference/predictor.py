@@ -104,11 +104,33 @@ def estimate_depths(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> DepthRun:
-    """Write a depth map for every view to `out`; finished ones are kept as long as their photos, cameras,
-    ranges, weights and settings are the same.
+    """Write a depth map for every view of a scene.
 
-    A view that cannot be done (broken image, no neighbour) is reported and left out. Depth maps of other
-    settings in the same folder are an error unless `overwrite`. One run at a time writes to a folder.
+    Finished depth maps are kept as long as their photos, cameras, ranges, weights and settings are the same.
+    A view that cannot be done (broken image, no neighbour) is reported and left out.
+
+    Args:
+        scene: What `load_scene` returned; two views or more.
+        model: The network, e.g. `GBiNet.from_pretrained()`.
+        out: Folder for `<view>.npz` with depth and confidence [H, W]. One run at a time writes to it.
+        config: Image size, views per depth map, device, memory.
+        overwrite: Replace depth maps that were made with other settings, which are an error otherwise.
+        progress: Called with (done, total, what).
+
+    Returns:
+        Which views were computed, kept and left out, with warnings and times.
+
+    Raises:
+        SceneError: If the scene has fewer than two photos.
+        InputError: If the folder holds depth maps of other settings.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import gbinet
+        >>> scene, model = gbinet.load_scene("my-scene"), gbinet.GBiNet.from_pretrained()
+        >>> run = gbinet.estimate_depths(scene, model, Path("depths"))
+        >>> len(run.computed), len(run.failed)
+        (5, 0)
     """
     config = config or DepthConfig()
     if len(scene.views) < 2:

@@ -17,7 +17,20 @@ PAPER_CONFIDENCE_STAGES = 6
 
 @dataclass(frozen=True)
 class GBiNetConfig:
-    """Everything needed to build the network again; stored with its weights."""
+    """Everything needed to build the network again; stored with its weights.
+
+    The fields are explained in the source, beside each of them, and in `gbinet train --help`.
+
+    Raises:
+        InputError: If a value is impossible, or values do not fit together.
+
+    Example:
+        >>> from gbinet import GBiNet, GBiNetConfig
+        >>> GBiNetConfig(bins=6, stages=7).bins
+        6
+        >>> GBiNet(GBiNetConfig(encoder_width=4)).config.encoder_width
+        4
+    """
 
     bins: int = 4  # D, hypotheses per stage: 2 = Bi-Net, 4 = GBi-Net
     first_bins: int = 0  # hypotheses of stage 1; 0 = the same as bins, as in the paper
@@ -83,6 +96,7 @@ class GBiNetConfig:
 
     @property
     def grid(self) -> SearchGrid:
+        """How bins split, as the search takes it."""
         return SearchGrid(self.bins, self.first_bins or self.bins, self.inverse_depth, self.edge_cells)
 
     @property
@@ -111,6 +125,7 @@ class GBiNetConfig:
         return found if found[0] else None
 
     def to_dict(self) -> dict[str, object]:
+        """For JSON; `from_dict` reads it."""
         return asdict(self)
 
     @classmethod
