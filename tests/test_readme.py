@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from run_notebook import run_notebook
 from small_scene import write_small_scene
 
 from gbinet.cli.main import VERBS
@@ -93,3 +96,17 @@ def test_examples_are_numbered_and_explain_themselves() -> None:
     for number, example in enumerate(EXAMPLES, start=1):
         assert example.name.startswith(f"{number:02d}_")
         assert example.read_text().startswith('"""')
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty folder; and the pictures that are stored in it are there again."""
+    (path,) = (ROOT / "examples").glob("*.ipynb")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert pictures_in(run_notebook(path)) == pictures_in(json.loads(path.read_text())) >= 3
+
+
+def pictures_in(notebook: dict[str, Any]) -> int:
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    return sum("image/jpeg" in output.get("data", {}) for output in outputs)
