@@ -21,7 +21,8 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
 from gbinet.scene import Scene
 from gbinet.sfm.pose import PosedPhotos
-from gbinet.viewer.report import CloudSample, Report, ViewCard, view_card
+from gbinet.viewer.report import Report, ViewCard, view_card
+from gbinet.viewer.report_cloud import CloudSample
 
 
 class ShownViews:

@@ -17,7 +17,7 @@ from gbinet.inference.predictor import DepthConfig, working_size
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene
 from gbinet.training.validate import Prediction, predict
-from gbinet.viewer.report import CloudSample, side_views
+from gbinet.viewer.report_cloud import CloudSample, side_views
 from gbinet.viewer.splat import splat
 from gbinet.viewer.stages import Pixels, ViewStages, write_sheet
 
