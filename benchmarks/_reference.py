@@ -44,7 +44,7 @@ def read_reference(path: Path) -> tuple[Array, NDArray[np.uint8] | None]:
 
 def compared(scene: Scene, cloud: PointCloud, photos: Path, path: Path) -> tuple[dict[str, Any], Array]:
     """Figures, and the cloud in the reference's coordinates."""
-    places = {p.stem: read_exif(p).place for p in sorted(photos.iterdir()) if p.is_file()}
+    places = {p.stem: read_exif(p).gps for p in sorted(photos.iterdir()) if p.is_file()}
     known = [(v, place) for v in scene.views if (place := places.get(v.name)) is not None]
     if len(known) < 4:
         return {"reference": "fewer than 4 photos have GPS: no alignment"}, cloud.xyz.double().numpy()

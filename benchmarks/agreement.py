@@ -21,14 +21,14 @@ import torch
 from _common import report
 from torch import Tensor
 
-from gbinet.data.depth_folder import DepthFolder
-from gbinet.data.load import load_scene
 from gbinet.depthmap import DepthMap
 from gbinet.fusion.consistency import reproject
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import Scene
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.load import load_scene
 
 SOURCES, AGREEING = 4, 2
 PIXELS = (1.0, 0.5, 0.25)

@@ -21,35 +21,29 @@ import torch
 from _common import report
 from torch import Tensor
 
-from gbinet.inference.cost import views_in_a_row
-from gbinet.inference.engine import Engine
-from gbinet.model import cost_volume, layers
+from gbinet.inference.prepare import prepare
+from gbinet.inference.resources import views_in_a_row
 from gbinet.model.gbinet import GBiNet
 from gbinet.model.regulariser import Regulariser
+from gbinet.ops import conv, cost_volume
 
 
 @contextmanager
 def unoptimised() -> Iterator[None]:
     """Inside, GBiNet computes as a straightforward port would."""
-    before = layers.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.forward
+    before = conv.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.enter
 
-    def straightforward(net: Regulariser, volume: Tensor) -> Tensor:
-        skips = [net.entry(volume.contiguous())]
-        for block in net.down:
-            skips.append(block(skips[-1]))
-        current = skips.pop()
-        for block in net.up:
-            current = block(current) + skips.pop()
-        logits: Tensor = net.logit(current)[:, 0]
-        return logits
+    def straightforward(net: Regulariser, volume: Tensor, reference: Tensor | None = None) -> Tensor:
+        entered: Tensor = net.entry(volume.contiguous())
+        return entered
 
-    layers.onednn_suits = lambda volume, weight: False
+    conv.onednn_suits = lambda volume, weight: False
     cost_volume.BAND_PIXELS = 1 << 62
-    Regulariser.forward = straightforward  # type: ignore[method-assign, assignment]
+    Regulariser.enter = straightforward  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        layers.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.forward = before  # type: ignore[method-assign]
+        conv.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.enter = before  # type: ignore[method-assign]
 
 
 @torch.inference_mode()
@@ -66,7 +60,7 @@ def main() -> None:
     width, height = (int(n) for n in given.size.split("x"))
     torch.manual_seed(0)
     model = GBiNet("gbinet").eval()
-    engine = Engine(model, "cpu")
+    engine = prepare(model, "cpu")
     inputs = views_in_a_row(given.views, width, height, torch.device("cpu"))
 
     def run(net: GBiNet) -> tuple[tuple[float, float], Tensor]:

@@ -18,9 +18,8 @@ import torch
 from _common import report
 from torch import Tensor, nn
 
-from gbinet.model.deform import DeformConv2d
-from gbinet.model.encoder import SCALES
 from gbinet.model.gbinet import GBiNet
+from gbinet.model.layers import DeformConv2d
 
 HALF = 2  # bytes
 
@@ -87,7 +86,7 @@ def main() -> None:
         figures["encoder, all views"] = work.figures(given.bandwidth)
         for stage in range(1, model.config.stages + 1):
             scale = model.config.scale_index(stage)
-            h, w = height // SCALES[scale], width // SCALES[scale]
+            h, w = (n // model.config.scales[scale] for n in (height, width))
             bins, groups = model.config.bins, model.config.groups[scale]
             features = given.views * model.encoder.channels[scale] * h * w
             with counted(model.regularisers[scale]) as work:

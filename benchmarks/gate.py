@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gbinet.evaluation.depth import THRESHOLDS, away_from_edges
 from gbinet.inference.device import pick_device
-from gbinet.inference.engine import Engine
+from gbinet.inference.prepare import prepare
 from gbinet.model.gbinet import GBiNet, SearchResult
 from gbinet.render.source import Sample
 from gbinet.render.validation import PARTS, validation_samples
@@ -100,7 +100,7 @@ class Counts:
 
 
 @torch.inference_mode()
-def compare(model: GBiNet, engine: Engine, samples: Iterator[Sample], stages: int) -> Counts:
+def compare(model: GBiNet, engine: GBiNet, samples: Iterator[Sample], stages: int) -> Counts:
     counts = Counts()
     bins = model.config.grid.cells(stages)
     for sample in samples:
@@ -134,7 +134,7 @@ def main() -> int:
     width, height = (int(n) for n in given.size.split("x"))
     model = GBiNet.from_pretrained(given.weights).to(device).eval()
     dtype = getattr(torch, given.precision) if given.precision else None
-    engine = Engine(model, device, dtype)
+    engine = prepare(model, device, dtype)
     stages = given.stages or model.config.stages
     settings = {"weights": given.weights or "bundled", "stages": stages, "scenes per part": given.scenes}
     settings |= {"size": given.size, "views": given.views, "dtype": str(next(engine.parameters()).dtype)}

@@ -19,8 +19,9 @@ from _common import report
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.inference.cost import measure, views_in_a_row
-from gbinet.inference.engine import Engine
+from gbinet.inference.graphs import Replaying
+from gbinet.inference.prepare import prepare
+from gbinet.inference.resources import measure, views_in_a_row
 from gbinet.model.gbinet import GBiNet
 
 PUBLISHED = {
@@ -40,7 +41,7 @@ def replayed(model: GBiNet, inputs: tuple[Tensor, Camera, Tensor], repeat: int) 
     """With CUDA graphs. What a graph works in counts only while it is recorded: the peak contains that, and
     `reserved_mib` is all that torch holds while the graph lives."""
     device = inputs[0].device
-    engine = Engine(model, device, graphs=1)
+    engine = Replaying(prepare(model, device), 1)
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -82,7 +83,7 @@ def main() -> None:
     device = torch.device(arguments.device)
     width, height = (int(v) for v in arguments.size.split("x"))
     model = (GBiNet.from_pretrained(arguments.weights) if arguments.weights else GBiNet()).eval()
-    engine = Engine(model, device)
+    engine = prepare(model, device)
     inputs = views_in_a_row(arguments.views, width, height, device)
     figures: dict[str, object] = {"size": arguments.size, "views": arguments.views}
     figures["engine"] = timed(lambda: engine(*inputs), device, arguments.repeat)

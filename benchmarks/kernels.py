@@ -8,22 +8,19 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from _common import report
-from torch import Tensor
+from torch import Tensor, nn
 
-from gbinet.inference.engine import _pack as pack_view_weight
-from gbinet.inference.fold import fold_batch_norms
-from gbinet.kernels import choose, conv, cost_volume, deform, merge, planes
-from gbinet.kernels import warp as warp_kernel
-from gbinet.model import search
-from gbinet.model.cost_volume import fuse_views
-from gbinet.model.deform import deform_conv2d_plain
+from gbinet.inference.prepare import fold_batch_norms
+from gbinet.model.cost_volume import ViewWeight
 from gbinet.model.gbinet import GBiNet
 from gbinet.model.search import SearchGrid, SearchState
-from gbinet.model.warp import warp_correlation_plain
+from gbinet.ops import choose, conv, deform, merge, planes_triton
+from gbinet.ops.cost_volume import cost_volume_plain
+from gbinet.ops.warp import warp_correlation_fast, warp_correlation_plain
 
 HALF = torch.float16
 FLUSH_BYTES = 256 << 20  # more than the L2 cache holds
@@ -63,55 +60,45 @@ def image(channels: int, height: int, width: int) -> Tensor:
 Case = tuple[str, Callable[[], object], Callable[[], object], int]  # name, fused, plain, bytes
 
 
+def convolution(kind: type[nn.Module], dimensions: int, *sizes: Any, **options: Any) -> Any:
+    layouts = {2: torch.channels_last, 3: torch.channels_last_3d}
+    return kind(*sizes, **options).to("cuda", HALF).to(memory_format=layouts[dimensions])  # type: ignore[call-overload]
+
+
 def conv3d_case(inputs: int, outputs: int, stride: int, height: int, width: int) -> Case:
     x = volume(inputs, 4, height, width)
-    weight = torch.randn(outputs, inputs, 3, 3, 3, device="cuda", dtype=HALF)
-    bias = torch.randn(outputs, device="cuda", dtype=HALF)
-    packed, wide, last = conv.pack(weight), bias.float(), weight.to(memory_format=torch.channels_last_3d)
-    bytes_moved = 2 * (x.numel() + x.numel() // inputs * outputs // stride**2)
-    over_planes = planes.suits(x, outputs)
-    matrix, repeated = planes.pack(packed, wide, 4)
+    layer = convolution(nn.Conv3d, 3, inputs, outputs, 3, (1, stride, stride), padding=1)
+    packed = conv.pack(layer)
+    over_planes = ", over planes" if planes_triton.suits(x, outputs) else ""
     return (
-        f"conv3d {inputs}->{outputs} /{stride} {height}x{width}{', over planes' if over_planes else ''}",
-        (lambda: planes.conv3d(x, matrix, repeated, outputs, stride=stride))
-        if over_planes
-        else (lambda: conv.conv3d(x, packed, wide, stride=stride)),
-        lambda: F.conv3d(x, last, bias, (1, stride, stride), 1).relu_(),
-        bytes_moved,
+        f"conv3d {inputs}->{outputs} /{stride} {height}x{width}{over_planes}",
+        lambda: conv.conv(x, layer, packed, relu=True),
+        lambda: layer(x).relu_(),
+        2 * (x.numel() + x.numel() // inputs * outputs // stride**2),
     )
 
 
 def up_case(inputs: int, outputs: int, height: int, width: int) -> Case:
     x, skip = volume(inputs, 4, height, width), volume(outputs, 4, 2 * height, 2 * width)
-    weight = torch.randn(inputs, outputs, 3, 3, 3, device="cuda", dtype=HALF)
-    bias = torch.randn(outputs, device="cuda", dtype=HALF)
-    packed, wide = conv.pack(weight, transposed=True), bias.float()
-    last = weight.to(memory_format=torch.channels_last_3d)
-
-    def plain() -> Tensor:
-        return F.conv_transpose3d(x, last, bias, (1, 2, 2), 1, (0, 1, 1)).relu_().add_(skip)
-
-    over_planes = planes.suits(x, outputs, transposed=True)
-    matrix, repeated = planes.pack(packed, wide, 4, transposed=True)
-
-    def fused() -> Tensor:
-        if over_planes:
-            return planes.conv_transpose3d_into(x, matrix, repeated, skip)
-        return conv.conv_transpose3d(x, packed, wide, skip=skip, into_skip=True)
-
-    name = f"up3d {inputs}->{outputs} {height}x{width}{', over planes' if over_planes else ''}"
-    return name, fused, plain, 2 * (x.numel() + 2 * skip.numel())
+    layer = convolution(nn.ConvTranspose3d, 3, inputs, outputs, 3, (1, 2, 2), 1, (0, 1, 1))
+    packed = conv.pack(layer)
+    over_planes = ", over planes" if planes_triton.suits(x, outputs, transposed=True) else ""
+    return (
+        f"up3d {inputs}->{outputs} {height}x{width}{over_planes}",
+        lambda: conv.double(x, layer, packed, skip),
+        lambda: layer(x).relu_().add_(skip),
+        2 * (x.numel() + 2 * skip.numel()),
+    )
 
 
 def conv2d_case(inputs: int, outputs: int, kernel: int, stride: int, height: int, width: int) -> Case:
     x = image(inputs, height, width)
-    weight = torch.randn(outputs, inputs, kernel, kernel, device="cuda", dtype=HALF)
-    bias = torch.randn(outputs, device="cuda", dtype=HALF)
-    packed, wide, last = conv.pack(weight), bias.float(), weight.to(memory_format=torch.channels_last)
+    layer = convolution(nn.Conv2d, 2, inputs, outputs, kernel, stride, kernel // 2)
+    packed = conv.pack(layer)
     return (
         f"conv2d {inputs}->{outputs} {kernel}x{kernel} /{stride} {height}x{width}",
-        lambda: conv.conv2d(x, packed, wide, stride=stride),
-        lambda: F.conv2d(x, last, bias, stride, kernel // 2).relu_(),
+        lambda: conv.conv(x, layer, packed, relu=True),
+        lambda: layer(x).relu_(),
         2 * height * width * (inputs + outputs // stride**2),
     )
 
@@ -120,38 +107,35 @@ def deform_case(inputs: int, outputs: int, height: int, width: int) -> Case:
     x = image(inputs, height, width)
     offsets = image(18, height, width).contiguous()
     weight = torch.randn(outputs, inputs, 3, 3, device="cuda", dtype=HALF)
-    taps, output = deform.pack_taps(weight), x.new_empty(1, height, width, outputs)
+    packed, output = deform.pack(weight), deform.room(x, 1, outputs, height, width)
     return (
         f"deform {inputs}->{outputs} {height}x{width}",
-        lambda: deform.deform_conv2d_into(x, offsets, taps, output),
-        lambda: deform_conv2d_plain(x, offsets, weight),
+        lambda: deform.deform_conv2d(x, offsets, weight, packed, output),
+        lambda: deform.deform_conv2d_plain(x, offsets, weight),
         2 * height * width * (inputs + 18 + outputs),
     )
 
 
 def merge_case(inputs: int, height: int, width: int) -> Case:
     own, coarser = image(inputs, height, width), image(2 * inputs, height // 2, width // 2)
-    weight = torch.randn(2 * inputs, inputs, 1, 1, device="cuda", dtype=HALF)
-    bias = torch.randn(2 * inputs, device="cuda", dtype=HALF)
-    flat, wide = weight[:, :, 0, 0].T.contiguous(), bias.float()
-
-    def plain() -> Tensor:
-        return F.conv2d(own, weight, bias) + F.interpolate(coarser, scale_factor=2.0, mode="bilinear")
-
-    bytes_moved = 2 * height * width * (inputs + inputs // 2 + 2 * inputs)
-    fused = lambda: merge.merge(own, coarser, flat, wide)  # noqa: E731
-    return f"merge {inputs} {height}x{width}", fused, plain, bytes_moved
+    lateral = convolution(nn.Conv2d, 2, inputs, 2 * inputs, 1)
+    packed = conv.pack(lateral)
+    return (
+        f"merge {inputs} {height}x{width}",
+        lambda: merge.merge(own, coarser, lateral, packed),
+        lambda: merge.merge_plain(own, coarser, lateral),
+        2 * height * width * (inputs + inputs // 2 + 2 * inputs),
+    )
 
 
 def warp_case(channels: int, groups: int, height: int, width: int) -> Case:
     reference, source = image(channels, height, width), image(channels, height, width)
-    matrix = torch.eye(3, device="cuda")[None]
-    offset = torch.tensor([[3000.0, 0.0, 0.0]], device="cuda")
+    transform = torch.tensor([[1.0, 0, 0, 0, 1, 0, 0, 0, 1, 3000, 0, 0]], device="cuda")
     depth = 425 + 510 * torch.rand(1, 4, height, width, device="cuda")
     return (
         f"warp + correlation, one source, {channels} channels {height}x{width}",
-        lambda: warp_kernel.warp_correlation(reference, source, matrix, offset, depth, groups),
-        lambda: warp_correlation_plain(reference, source, matrix, offset, depth, groups),
+        lambda: warp_correlation_fast(reference, source, transform, depth, groups),
+        lambda: warp_correlation_plain(reference, source, transform, depth, groups),
         height * width * (2 * 2 * channels + 4 * 4 + 2 * 4 * groups),
     )
 
@@ -164,31 +148,30 @@ def state_of(height: int, width: int) -> SearchState:
 
 
 def choose_case(height: int, width: int) -> Case:
-    logits, state = torch.randn(1, 4, height, width, device="cuda", dtype=HALF), state_of(height, width)
-
-    def plain() -> object:
-        probabilities = logits.float().softmax(1)
-        return search.descend(state, logits.max(1).indices), probabilities.amax(1)
-
-    bytes_moved = height * width * (2 * 4 + 4 + 8)
-    return f"choose {height}x{width}", lambda: choose.choose(state, logits), plain, bytes_moved
+    logits, bins = torch.randn(1, 4, height, width, device="cuda", dtype=HALF), state_of(height, width).bins
+    return (
+        f"choose {height}x{width}",
+        lambda: choose.choose(bins, logits),
+        lambda: choose.choose_plain(bins, logits),
+        height * width * (2 * 4 + 4 + 8),
+    )
 
 
 def cost_volume_case(channels: int, groups: int, height: int, width: int) -> Case:
-    """Four sources 60 mm apart, as in the benchmark of the whole network. Plain: model/cost_volume.py."""
-    reference, sources = image(channels, height, width), [image(channels, height, width) for _ in range(4)]
+    """Four sources 60 mm apart, as in the benchmark of the whole network."""
+    maps = [image(channels, height, width) for _ in range(5)]
     focal = 2892.0 * width / 1600
-    matrices = torch.eye(3, device="cuda").expand(1, 4, 3, 3)
-    offsets = torch.tensor([[[60.0 * i * focal, 0.0, 0.0] for i in range(1, 5)]], device="cuda")
-    transforms = torch.cat([matrices.flatten(2), offsets], dim=2)
-    state = state_of(height, width)
-    net = fold_batch_norms(GBiNet()).view_weights[3 if groups == 4 else 2].to("cuda", HALF)
-    packed = pack_view_weight(net, torch.device("cuda"), HALF)
-    assert packed is not None
+    rows = [[1.0, 0, 0, 0, 1, 0, 0, 0, 1, 60 * i * focal, 0, 0] for i in range(1, 5)]
+    transforms = torch.tensor([rows], device="cuda")
+    bins = state_of(height, width).bins
+    net = fold_batch_norms(GBiNet()).view_weights[3 if groups == 4 else 2].to("cuda")
+    assert isinstance(net, ViewWeight)
+    net.pack(HALF)
+    net.to(HALF)
     return (
         f"whole cost volume, four sources, {channels} channels {height}x{width}",
-        lambda: cost_volume.fused_cost_volume(reference, sources, transforms, state, packed, groups),
-        lambda: fuse_views(reference, sources, matrices, offsets, search.hypotheses(state), net, groups),
+        lambda: net.cost_volume(maps, transforms, bins, 1),
+        lambda: cost_volume_plain(maps, transforms, bins.depths(), net, groups),
         height * width * (2 * 5 * channels + 4 + 2 * 4 * groups),
     )
 

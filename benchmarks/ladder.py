@@ -2,8 +2,10 @@
 
     python benchmarks/ladder.py shipped choice --assets DIR --out OUT
 
-Every rung is trained from scratch on the same batches (rendered once, handed to all) with the same seed, so
-that a difference is the design's. A rung is a line in RUNGS. OUT gets NAME.json, NAME.safetensors, a table.
+Every rung is trained on the same batches (rendered once, handed to all) with the same seed, so that a
+difference is the design's: from scratch, or with --start from weights whose tensors are taken as far as they
+fit (networks that choose again begin with the choosers of their scale). A rung is a line in RUNGS. OUT gets
+NAME.json, NAME.safetensors, a table.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from pathlib import Path
 
 import torch
 from _common import report
+from safetensors.torch import load_file
 
-from gbinet.data.batch import Batch
 from gbinet.model.config import GBiNetConfig
+from gbinet.model.gbinet import GBiNet
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 from gbinet.training.samples import open_stream, validation_batches
@@ -43,7 +47,7 @@ WIDE = replace(CHOICE, regulariser_width=(16, 16, 8, 8))
 CONTEXT = replace(WIDE, context=True)
 REFINED = replace(CONTEXT, refiner=True, refiner_sides=True, readout="refined")
 LEARNED = replace(REFINED, confidence="learned")
-SHARP = replace(LEARNED, choice_widths=(64, 32, 32))
+AGAIN = replace(LEARNED, choice_again=True)
 
 RUNGS: dict[str, GBiNetConfig] = {
     "shipped": SHIPPED,
@@ -52,7 +56,7 @@ RUNGS: dict[str, GBiNetConfig] = {
     "context": CONTEXT,
     "refined": REFINED,
     "learned": LEARNED,
-    "sharp": SHARP,
+    "again": AGAIN,
 }
 
 
@@ -85,6 +89,8 @@ class Rung:
         self.config = train_config(name, given)
         out = given.out / "work" / name
         self.trainer = Trainer(self.config, out, Processes(), device, False, _Nothing(), [], None)
+        if given.start is not None:
+            _start(self.trainer.model, load_file(given.start))
         self.side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def step(self, batch: Batch) -> torch.Tensor:
@@ -106,6 +112,18 @@ class Rung:
         model = self.trainer.shipped()
         model.save(out / f"{self.name}.safetensors", half=True)
         return validate(model, samples, self.config.network.stages)
+
+
+def _start(model: GBiNet, given: dict[str, torch.Tensor]) -> None:
+    """Tensors of other weights into a network, as far as they fit."""
+    for at, scale in enumerate(model.config.scales_choosing_again):
+        for again, other in (("again_choosers", "choosers"), ("again_weights", "choice_weights")):
+            prefix = f"{other}.{scale - 1}."
+            found = {k.removeprefix(prefix): v for k, v in given.items() if k.startswith(prefix)}
+            given = {f"{again}.{at}.{k}": v for k, v in found.items()} | given
+    own = model.state_dict()
+    fits = {k: v.float() for k, v in given.items() if k in own and own[k].shape == v.shape}
+    model.load_state_dict(fits, strict=False)
 
 
 class _Nothing:
@@ -130,6 +148,7 @@ def main() -> None:
     parser.add_argument("--scenes", type=int, default=8, help="validation scenes")
     parser.add_argument("--validation-size", type=int, nargs=2, default=(1600, 1152))
     parser.add_argument("--zoom", type=float, nargs=2, default=(1, 5), help="least and most, see training")
+    parser.add_argument("--start", type=Path, help="weights to start from; omit to start from scratch")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=0.0, help="stop training after so many; 0 = never")
     given = parser.parse_args()

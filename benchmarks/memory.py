@@ -17,19 +17,19 @@ import numpy as np
 import torch
 from _common import report
 
-from gbinet.inference.cost import Cost, cost_of_depth_map, in_own_process
 from gbinet.inference.device import pick_device
+from gbinet.inference.resources import Resources, in_own_process, resources_of_depth_map
 
 SIDES = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the base size
 VIEWS = (2, 3, 5, 7, 9)
 
 
-def cost(device: torch.device, weights: str | None, width: int, height: int, views: int) -> Cost:
+def resources(device: torch.device, weights: str | None, width: int, height: int, views: int) -> Resources:
     if device.type != "cuda":
         return in_own_process(weights, str(device), "auto", width, height, views, 1)
     gc.collect()
     torch.cuda.empty_cache()
-    return cost_of_depth_map(weights, str(device), "auto", width, height, views, 1)
+    return resources_of_depth_map(weights, str(device), "auto", width, height, views, 1)
 
 
 def line(x: list[float], peaks: list[float]) -> tuple[float, float, float]:
@@ -41,7 +41,7 @@ def line(x: list[float], peaks: list[float]) -> tuple[float, float, float]:
 
 def against_pixels(device: torch.device, weights: str | None, base: tuple[int, int]) -> dict[str, object]:
     sizes = [tuple(round(side * n / 128) * 128 for n in base) for side in SIDES]
-    found = [cost(device, weights, width, height, 5) for width, height in sizes]
+    found = [resources(device, weights, width, height, 5) for width, height in sizes]
     pixels = [c.width * c.height for c in found]
     slope, intercept, deviation = line([float(p) for p in pixels], [c.peak_mib for c in found])
     return {
@@ -54,7 +54,7 @@ def against_pixels(device: torch.device, weights: str | None, base: tuple[int, i
 
 
 def against_views(device: torch.device, weights: str | None, base: tuple[int, int]) -> dict[str, object]:
-    found = [cost(device, weights, *base, views) for views in VIEWS]
+    found = [resources(device, weights, *base, views) for views in VIEWS]
     slope, intercept, deviation = line([float(v) for v in VIEWS], [c.peak_mib for c in found])
     return {
         "MiB": {str(c.views): round(c.peak_mib, 1) for c in found},
@@ -74,7 +74,7 @@ def large(
         device = torch.device("cuda", torch.cuda.current_device())  # with its number, which torch asks for
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit * 2**30 / total), device)
-    found = cost(device, weights, *size, 5)
+    found = resources(device, weights, *size, 5)
     figures: dict[str, object] = {"size": f"{size[0]}x{size[1]}", "views": 5, "limit GiB": limit}
     figures |= {"peak GiB": round(found.peak_mib / 1024, 2), "ms": round(found.milliseconds, 1)}
     if device.type == "cuda":

@@ -21,10 +21,9 @@ from _common import peak_memory_mib, report
 from torch import Tensor, nn
 
 from gbinet.camera import Camera
-from gbinet.inference.engine import Engine
-from gbinet.model.deform import DeformConv2d
+from gbinet.inference.prepare import prepare
 from gbinet.model.gbinet import GBiNet
-from gbinet.model.layers import Conv3d, DoublingConv3d
+from gbinet.model.layers import Block, Conv3d, DeformConv2d, DoublingConv3d
 
 CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose3d, DeformConv2d)
 
@@ -49,9 +48,11 @@ def inputs(views: int, height: int, width: int) -> tuple[Tensor, Camera, Tensor]
 
 
 def outermost_convolutions(model: nn.Module) -> list[nn.Module]:
-    """All convolutions, without those inside another (the offsets of a deformable one)."""
-    found = [(name, m) for name, m in model.named_modules() if isinstance(m, CONVOLUTIONS)]
-    whole = [name for name, m in found if isinstance(m, DeformConv2d)]
+    """All convolutions, without those inside another (the offsets of a deformable one) or a folded block."""
+    kinds = (*CONVOLUTIONS, Block)
+    found = [(name, m) for name, m in model.named_modules() if isinstance(m, kinds)]
+    found = [(name, m) for name, m in found if not isinstance(m, Block) or m.folded]
+    whole = [name for name, m in found if isinstance(m, DeformConv2d | Block)]
     return [m for name, m in found if not any(name.startswith(f"{w}.") for w in whole)]
 
 
@@ -113,6 +114,8 @@ def dense(call: Call) -> bool:
 
 
 def as_torch_would(module: nn.Module, data: Tensor) -> object:
+    if isinstance(module, Block):
+        return as_torch_would(module.conv, data)
     if isinstance(module, Conv3d):
         return nn.Conv3d.forward(module, data)
     if isinstance(module, DoublingConv3d):
@@ -143,7 +146,7 @@ def main() -> None:
 
     model = GBiNet("gbinet").eval()
     if given.network == "engine":
-        model = Engine(model, "cpu")
+        model = prepare(model, "cpu")
     images, cameras, ends = inputs(given.views, given.height, given.width)
     before = peak_memory_mib()
 

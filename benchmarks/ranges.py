@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from _common import report
 
-from gbinet.data.ranges import ranges_from_points
 from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene
 from gbinet.render.rig import draw_path
 from gbinet.render.shade import render_depth
 from gbinet.render.sparse import sparse_points
+from gbinet.scenes.ranges import ranges_from_points
 
 
 def main() -> None:

@@ -30,17 +30,17 @@ import torch
 from _common import report
 from _reference import compared, read_reference, reference_of
 
-from gbinet.data.depth_folder import DepthFolder
-from gbinet.data.load import load_scene
 from gbinet.formats.depth_files import read_depth
 from gbinet.formats.image import write_image
 from gbinet.fusion.consistency import reproject
 from gbinet.fusion.fuse import FusionConfig, fuse_views
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline.opening import has_poses
 from gbinet.pipeline.reconstruct import preset, run
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.kinds import recognise
+from gbinet.scenes.load import load_scene
 
 CONFIDENT = 0.8
 WITHIN = (0.01, 0.02, 0.05)  # relative errors of measured depth
@@ -130,7 +130,7 @@ def _share(values: torch.Tensor) -> float:
 
 def opened(folder: Path, out: Path) -> Scene:
     """The scene as a finished run left it."""
-    if has_poses(folder):
+    if (kind := recognise(folder)) is not None and kind.posed:
         return load_scene(folder, cache=out / "undistorted")
     return load_scene(out / "sfm", kind="colmap", cache=out / "undistorted")
 

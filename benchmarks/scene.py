@@ -22,8 +22,9 @@ from PIL import Image
 
 from gbinet.camera import Camera
 from gbinet.inference.device import pick_device
-from gbinet.inference.engine import Engine
+from gbinet.inference.graphs import Replaying
 from gbinet.inference.predictor import GRAPHS, DepthConfig, estimate_depths
+from gbinet.inference.prepare import prepare
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene, SourceView, View
 
@@ -52,7 +53,7 @@ def make_scene(folder: Path, count: int, width: int, height: int) -> Scene:
     return Scene("grid", "made", folder, tuple(views))
 
 
-def run(scene: Scene, engine: Engine, config: DepthConfig, views: int) -> dict[str, object]:
+def run(scene: Scene, engine: Replaying, config: DepthConfig, views: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as out:
         result = estimate_depths(scene, engine, Path(out), config)
     return {
@@ -64,7 +65,7 @@ def run(scene: Scene, engine: Engine, config: DepthConfig, views: int) -> dict[s
     }
 
 
-def two_passes(scene: Scene, engine: Engine, config: DepthConfig, views: int) -> dict[str, object]:
+def two_passes(scene: Scene, engine: Replaying, config: DepthConfig, views: int) -> dict[str, object]:
     """The first pass compiles kernels and records graphs; the second is what further scenes cost."""
     name = f"{'with' if engine.graphs.limit else 'without'} CUDA graphs"
     on_gpu = next(engine.parameters()).is_cuda
@@ -101,7 +102,7 @@ def main() -> None:
             gc.collect()  # what the engine before leaves, so that its memory does not count again
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-            figures |= two_passes(scene, Engine(model, device, graphs=graphs), config, given.views)
+            figures |= two_passes(scene, Replaying(prepare(model, device), graphs), config, given.views)
     report("scene", figures, given.out)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from _common import report
 from PIL import Image
 
-from gbinet.data import load_scene
+from gbinet.scenes import load_scene
 
 
 def pose(index: int, count: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from _common import report
 
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
 from gbinet.formats.depth_files import read_depth, write_depth
 from gbinet.formats.image import read_image, write_image
@@ -30,6 +29,7 @@ from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.demo import DemoConfig, render_scene, score
 from gbinet.scene import Scene
+from gbinet.scenes.depth_folder import DepthFolder
 
 
 def variants() -> Iterator[tuple[str, FusionConfig]]:

@@ -26,10 +26,10 @@ from typing import get_args
 import torch
 from _common import peak_memory_mib, report
 
-from gbinet.data.batch import Batch
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.render.source import RenderConfig, RenderedSource
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig, UpdateMode, preset
 from gbinet.training.distributed import Processes
 from gbinet.training.graph import EAGER_STEPS, StepRunner

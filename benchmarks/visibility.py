@@ -20,13 +20,13 @@ from _common import report
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.data.batch import Batch
 from gbinet.evaluation.depth import THRESHOLDS, away_from_edges, depth_errors
 from gbinet.inference.device import pick_device
-from gbinet.inference.engine import Engine
+from gbinet.inference.prepare import prepare
 from gbinet.model.gbinet import GBiNet
 from gbinet.render.shade import render_depth
 from gbinet.render.source import RenderConfig, RenderedSource
+from gbinet.scenes.batch import Batch
 
 SEED = 4242
 MILLIMETRES = 1000.0
@@ -92,7 +92,7 @@ def main() -> None:
         width, height, 5, seed=SEED, assets=given.assets, dtu_like=True, samples_per_scene=1
     )
     source = RenderedSource(config, device)
-    engine = Engine(GBiNet.from_pretrained(given.weights), device)
+    engine = prepare(GBiNet.from_pretrained(given.weights), device)
     rows = []  # [4, N] each: depth, true depth, sources that see the pixel, distance to an edge
     for index in range(given.scenes):
         with torch.inference_mode():

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 import gbinet
-from gbinet.data.transforms import resize_nearest
 from gbinet.model import search
 from gbinet.pipeline.demo import DemoConfig, render_scene
+from gbinet.scenes.transforms import resize_nearest
 
 
 @torch.inference_mode()

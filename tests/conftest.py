@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from gbinet.camera import Camera
 from gbinet.scene import DepthRange
 
-pytest_plugins = ["ball_scene"]  # tests/ball_scene.py: the fixture of the same name
+pytest_plugins = ["ball_scene", "exact_plane"]  # files in tests/ with a fixture each
 
 # The same examples in every run, and no time limit on one: a failure is always the change that was made.
 hypothesis.settings.register_profile("gbinet", deadline=None, derandomize=True)

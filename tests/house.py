@@ -18,12 +18,12 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 # Every room by level: a module may import what lies on a lower level, and its own room.
 LEVELS: list[set[str]] = [
-    {"names"},
+    {"names", "progress"},
     {"errors"},
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
-    {"formats"},
-    {"model", "kernels", "data", "render"},
-    {"inference", "fusion", "evaluation", "viewer", "training", "sfm"},
+    {"formats", "ops"},
+    {"model", "scenes", "render"},
+    {"inference", "fusion", "evaluation", "viewer", "training"},
     {"pipeline"},
     {"cli"},
 ]
@@ -68,7 +68,7 @@ def _imports() -> Iterator[Import]:
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{path}: relative import"
                 module = node.module or ""
-                # `from gbinet import kernels` names a room, `from gbinet.camera import Camera` a thing in one
+                # `from gbinet import ops` names a room, `from gbinet.camera import Camera` a thing in one
                 targets = [f"gbinet.{a.name}" for a in node.names] if module == "gbinet" else [module]
             for target in targets:
                 yield Import(path.relative_to(SOURCE), node.lineno, target, id(node) in inside)

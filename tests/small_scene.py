@@ -9,8 +9,8 @@ import torch
 from conftest import tiny_scene
 
 from gbinet.formats.image import write_image
-from gbinet.formats.write_scene import write_scene
 from gbinet.scene import Scene, SourceView, View
+from gbinet.scenes.kinds import write_scene
 
 
 def write_small_scene(folder: Path) -> None:

@@ -25,8 +25,8 @@ from gbinet.cli import main as cli
 from gbinet.cli.main import VERBS
 from gbinet.depthmap import DepthMap
 from gbinet.formats.depth_files import read_depth
-from gbinet.formats.write_scene import write_scene
 from gbinet.pipeline.demo import DemoConfig, render_scene
+from gbinet.scenes.kinds import write_scene
 
 BLOCKS = blocks()
 SHELL = [b for b in BLOCKS if b.language == "bash"]

@@ -13,10 +13,10 @@ import torch
 from ball_scene import SceneMaker
 from shifted_photos import shifted_photos
 
-from gbinet.formats.write_scene import write_scene
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.pointcloud import PointCloud
+from gbinet.scenes.kinds import write_scene
 
 SCRIPT = Path(__file__).with_name("killed_run.py")
 # Times of a run are in these; a database lays out its pages as it is written.

@@ -12,8 +12,8 @@ from ball_scene import SceneMaker
 from oracle import Oracle
 
 from gbinet import __version__, provenance
-from gbinet.evaluation.report import Report, Table, in_words, makers, write_report
-from gbinet.evaluation.report import provenance as recorded
+from gbinet.evaluation.scores import ScoreSheet, Table, in_words, makers, write_scores
+from gbinet.evaluation.scores import provenance as recorded
 from gbinet.inference import finished
 from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.gbinet import GBiNet
@@ -53,8 +53,8 @@ def test_scores_name_all_who_made_the_depth_maps(
     estimate_depths(scene, oracle, tmp_path / "depth", config)  # type: ignore[arg-type]
     second = replace(first, commit="later")
     monkeypatch.setattr(finished, "maker", lambda _: second)
-    score, _ = write_report(
-        tmp_path / "first", Report("t", Table(["a"], [[1]]), prediction=recorded(tmp_path))
+    score, _ = write_scores(
+        tmp_path / "first", ScoreSheet("t", Table(["a"], [[1]]), prediction=recorded(tmp_path))
     )
     assert json.loads(score.read_text())["made_by"] == [first.to_dict()]
     for left in (0, 2, 1):  # a newer version goes on where the first one stopped, and is named once
@@ -63,8 +63,8 @@ def test_scores_name_all_who_made_the_depth_maps(
         assert len(estimate_depths(scene, oracle, tmp_path / "depth", config).computed) == left  # type: ignore[arg-type]
         count = len(makers(recorded(tmp_path)))
         assert count == (1 if left == 0 else 2)  # who computes nothing has made nothing
-    report = Report("t", Table(["a"], [[1]]), prediction=recorded(tmp_path))
-    written, markdown = write_report(tmp_path / "evaluation", report)
+    report = ScoreSheet("t", Table(["a"], [[1]]), prediction=recorded(tmp_path))
+    written, markdown = write_scores(tmp_path / "evaluation", report)
     score = json.loads(written.read_text())
     assert score["made_by"] == [first.to_dict(), second.to_dict()]
     assert score["prediction"]["settings"]["views"] == 3

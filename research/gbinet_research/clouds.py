@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.errors import InputError
 from gbinet.evaluation.cloud import CloudScore, compare_clouds, score_cloud
-from gbinet.evaluation.report import write_json
+from gbinet.evaluation.scores import write_json
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.inference.device import pick_device, pick_precision
 from gbinet.inference.predictor import DepthConfig, estimate_depths
+from gbinet.inference.prepare import prepare
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.demo import DemoConfig, render_scene, true_cloud
 from gbinet.pointcloud import PointCloud
 from gbinet.provenance import hash_of
 from gbinet.scene import Scene
+from gbinet.scenes.depth_folder import DepthFolder
 from gbinet_research.dense import DenseNet
 from gbinet_research.run import Tell, read_result, variant_of
-from gbinet_research.variants import MOST_STAGES, Budget, engine
+from gbinet_research.variants import MOST_STAGES, Budget
 
 FILE = "clouds.json"
 FIRST_SEED = 8  # of the scenes
@@ -76,7 +77,7 @@ def _score(model: GBiNet, scene: Scene, stages: int, folder: Path) -> CloudScore
     size = max(scene.views[0].camera.width, scene.views[0].camera.height)
     config = DepthConfig(max_size=size, views=5, stages=stages)
     if isinstance(model, DenseNet):  # which nobody else knows how to make ready
-        model = engine(model, pick_device(), pick_precision("auto", pick_device()))
+        model = prepare(model, pick_device(), pick_precision("auto", pick_device()))
     estimate_depths(scene, model, folder / "depth", config, overwrite=True)
     cloud = folder / "cloud.ply"
     fuse(scene, DepthFolder(scene, folder / "depth"), cloud, FUSION, device=pick_device())

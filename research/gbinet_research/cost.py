@@ -9,17 +9,18 @@ from pathlib import Path
 
 import torch
 
-from gbinet.data.batch import Batch, collate
-from gbinet.evaluation.report import write_json
-from gbinet.inference.cost import Cost, measure, views_in_a_row
+from gbinet.evaluation.scores import write_json
 from gbinet.inference.device import is_out_of_memory, pick_device
+from gbinet.inference.prepare import prepare
+from gbinet.inference.resources import Resources, measure, views_in_a_row
 from gbinet.model.gbinet import GBiNet
+from gbinet.scenes.batch import Batch, collate
 from gbinet.training.distributed import Processes
 from gbinet.training.graph import eager_step
 from gbinet.training.optimise import Optimiser, to_channels_last
 from gbinet.training.updates import Step
 from gbinet_research.run import Tell, read_result, variant_of
-from gbinet_research.variants import Budget, Variant, engine, train_config
+from gbinet_research.variants import Budget, Variant, train_config
 
 FILE = "costs.json"
 
@@ -42,7 +43,7 @@ def measure_costs(names: tuple[str, ...], budget: Budget, out: Path, tell: Tell,
         tell(f"{name}: {costs[name]}")
 
 
-def _guarded(run: Callable[[], Cost]) -> dict[str, object]:
+def _guarded(run: Callable[[], Resources]) -> dict[str, object]:
     """What was measured, or why it could not be: the other measurements must not be lost."""
     on_gpu = torch.cuda.is_available()
     try:
@@ -58,7 +59,7 @@ def _guarded(run: Callable[[], Cost]) -> dict[str, object]:
 
 
 @torch.inference_mode()
-def _network(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Cost:
+def _network(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Resources:
     """As papers measure: the trained network in float32, all views encoded at once."""
     torch.manual_seed(0)
     model = variant.network(variant.config).to(device).eval()
@@ -66,20 +67,20 @@ def _network(variant: Variant, budget: Budget, device: torch.device, repeat: int
 
 
 @torch.inference_mode()
-def _engine(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Cost:
+def _engine(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Resources:
     """As `gbinet depth` runs it: folded, half precision on a GPU, fused kernels where there are any."""
     torch.manual_seed(0)
-    return _depth_map(engine(variant.network(variant.config), device), budget, device, repeat)
+    return _depth_map(prepare(variant.network(variant.config), device), budget, device, repeat)
 
 
-def _depth_map(model: GBiNet, budget: Budget, device: torch.device, repeat: int) -> Cost:
+def _depth_map(model: GBiNet, budget: Budget, device: torch.device, repeat: int) -> Resources:
     width, height = budget.validation_size
     inputs = views_in_a_row(budget.views, width, height, device)
     milliseconds, peak = measure(lambda: model(*inputs), device, repeat)
-    return Cost(width, height, budget.views, milliseconds, peak)
+    return Resources(width, height, budget.views, milliseconds, peak)
 
 
-def _training(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Cost:
+def _training(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Resources:
     """A whole step, launched piece by piece, on images at random: their content changes no memory."""
     config = train_config(variant, budget)
     torch.manual_seed(0)
@@ -99,10 +100,10 @@ def _training(variant: Variant, budget: Budget, device: torch.device, repeat: in
     batch = collate([one] * budget.batch_size)
     step = Step(config, config.network.stages, loss=variant.loss)
     milliseconds, peak = measure(lambda: eager_step(model, optimiser, batch, step), device, repeat)
-    return Cost(budget.width, budget.height, budget.views, milliseconds, peak)
+    return Resources(budget.width, budget.height, budget.views, milliseconds, peak)
 
 
-PARTS: dict[str, Callable[[Variant, Budget, torch.device, int], Cost]] = {
+PARTS: dict[str, Callable[[Variant, Budget, torch.device, int], Resources]] = {
     "network": _network,
     "engine": _engine,
     "training": _training,

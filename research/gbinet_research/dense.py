@@ -15,15 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gbinet.camera import Camera
 from gbinet.errors import InputError
-from gbinet.inference.engine import Engine
 from gbinet.model.choice import Choice
 from gbinet.model.config import GBiNetConfig
-from gbinet.model.cost_volume import Maps
 from gbinet.model.gbinet import GBiNet, Stage, reference_size
 from gbinet.model.search import SearchState
-from gbinet.model.shares import shares
+from gbinet.ops.cost_volume import Maps
+from gbinet.ops.shares import shares
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,7 @@ class DenseNet(GBiNet):
         return self.dense.start(depth_range, *reference_size(features[self.config.scale_index(1)]))
 
     def enlarge(
-        self, maps: Maps, cameras: Camera, state: SearchState, scale: int
+        self, maps: Maps, transforms: Tensor, state: SearchState, scale: int
     ) -> tuple[SearchState, Choice | None]:
         return self.dense.upsample(state, *reference_size(maps)), None
 
@@ -189,27 +187,12 @@ class DenseNet(GBiNet):
     def window(self, state: SearchState) -> tuple[Tensor, Tensor]:
         return self.dense.window(state)
 
-    def follow(self, state: SearchState, logits: Tensor) -> SearchState:
-        return self.dense.follow(state, logits)
-
-    def confidence(self, stage: Stage) -> Tensor:
-        return self.dense.confidence(stage.probabilities)
+    def follow(self, state: SearchState, logits: Tensor) -> tuple[SearchState, Tensor]:
+        probabilities = shares(logits.detach().float())
+        return self.dense.follow(state, logits), self.dense.confidence(probabilities)
 
     def expected_depth(self, stage: Stage) -> Tensor:
         return self.dense.expected_depth(stage.state, stage.probabilities)
 
     def centre_depth(self, stage: Stage) -> Tensor:
         return self.dense.depth(stage.next_state)
-
-
-class DenseEngine(DenseNet, Engine):
-    """A dense network made ready for inference: the fused encoder and regulariser, a plain search."""
-
-    def __init__(self, model: DenseNet, device: torch.device | str, dtype: torch.dtype | None = None) -> None:
-        Engine.__init__(self, model, device, dtype)
-
-    def step(self, features: Sequence[Maps], cameras: Camera, state: SearchState) -> Stage:
-        return GBiNet.step(self, features, cameras, state)
-
-    def cost_volume(self, maps: Maps, cameras: Camera, state: SearchState, scale: int) -> Tensor:
-        return GBiNet.cost_volume(self, maps, cameras, state, scale)

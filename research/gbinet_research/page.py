@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gbinet.errors import FormatError, InputError
-from gbinet.evaluation.report import in_words, makers
+from gbinet.evaluation.scores import in_words, makers
 from gbinet.formats.atomic import atomic_path
 from gbinet_research import tables
 from gbinet_research.tables import Results

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from gbinet.data.batch import Batch
 from gbinet.errors import FormatError, InputError
-from gbinet.evaluation.report import write_json
+from gbinet.evaluation.scores import write_json
 from gbinet.formats.reading import read_json
 from gbinet.inference.device import pick_device
 from gbinet.provenance import maker
+from gbinet.scenes.batch import Batch
 from gbinet.training import checkpoint
 from gbinet.training.progress import line
 from gbinet.training.samples import validation_batches

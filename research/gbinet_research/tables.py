@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gbinet.evaluation.plots import Curve, plot
-from gbinet.evaluation.report import markdown_table
+from gbinet.evaluation.scores import markdown_table
 from gbinet_research import clouds, cost, paper
 from gbinet_research.paper import THRESHOLDS, Published
 from gbinet_research.run import read_result, result_path

@@ -8,16 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from gbinet.errors import InputError
-from gbinet.inference.engine import Engine
 from gbinet.model.config import PRESETS, GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import TrainConfig
 from gbinet.training.loss import LossOfStage, stage_loss
 from gbinet_research import dense
-from gbinet_research.dense import DenseConfig, DenseEngine, DenseNet, DenseSearch
+from gbinet_research.dense import DenseConfig, DenseNet, DenseSearch
 from gbinet_research.regression import RegressionLoss
 
 MOST_STAGES = 9  # a binary search is validated to this stage: every earlier one is measured on the way
@@ -48,11 +45,6 @@ class Variant:
         if isinstance(self.config, DenseConfig):
             return len(self.config.hypotheses)
         return max(MOST_STAGES, self.config.stages)
-
-
-def engine(model: GBiNet, device: torch.device, dtype: torch.dtype | None = None) -> Engine:
-    """A network made ready for inference."""
-    return DenseEngine(model, device, dtype) if isinstance(model, DenseNet) else Engine(model, device, dtype)
 
 
 VARIANTS: dict[str, Variant] = {

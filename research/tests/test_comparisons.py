@@ -11,7 +11,7 @@ import torch
 from plane_scenes import PlaneSource
 
 from gbinet.errors import FormatError, InputError
-from gbinet.evaluation.report import write_json
+from gbinet.evaluation.scores import write_json
 from gbinet.fusion.photometric import trusted
 from gbinet.provenance import hash_of
 from gbinet.training import trainer

@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 from gbinet.camera import Camera
 from gbinet.errors import InputError, WeightsError
 from gbinet.inference import tiles
+from gbinet.inference.prepare import prepare
 from gbinet.model.gbinet import GBiNet
-from gbinet_research.dense import PRESETS, DenseConfig, DenseEngine, DenseNet, DenseSearch
+from gbinet_research.dense import PRESETS, DenseConfig, DenseNet, DenseSearch
 
 RANGE = torch.tensor([[425.0, 935.0], [1.0, 3.0]])
 
@@ -143,11 +144,11 @@ def test_networks_run_and_come_back_from_their_files(name: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", PRESETS)
 @torch.no_grad()
-def test_the_engine_gives_what_the_network_gives(name: str) -> None:
+def test_made_ready_it_gives_what_it_gave(name: str) -> None:
     model = network(name)
-    plain, engine = model(*views()), DenseEngine(model, "cpu")(*views())
-    torch.testing.assert_close(engine.depth, plain.depth, rtol=1e-4, atol=1e-2)
-    torch.testing.assert_close(engine.confidence, plain.confidence, rtol=1e-3, atol=1e-4)
+    plain, ready = model(*views()), prepare(model, "cpu")(*views())
+    torch.testing.assert_close(ready.depth, plain.depth, rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close(ready.confidence, plain.confidence, rtol=1e-3, atol=1e-4)
 
 
 @torch.no_grad()

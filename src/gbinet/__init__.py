@@ -35,9 +35,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for type checkers and editors; keep in step with _HOME
     from gbinet.camera import Camera as Camera
-    from gbinet.data.dataset import MVSDataset as MVSDataset
-    from gbinet.data.dataset import SampleConfig as SampleConfig
-    from gbinet.data.load import load_scene as load_scene
     from gbinet.depthmap import DepthMap as DepthMap
     from gbinet.errors import FormatError as FormatError
     from gbinet.errors import GBiNetError as GBiNetError
@@ -54,6 +51,9 @@ if TYPE_CHECKING:  # for type checkers and editors; keep in step with _HOME
     from gbinet.scene import SourceView as SourceView
     from gbinet.scene import SparsePoints as SparsePoints
     from gbinet.scene import View as View
+    from gbinet.scenes.dataset import MVSDataset as MVSDataset
+    from gbinet.scenes.dataset import SampleConfig as SampleConfig
+    from gbinet.scenes.load import load_scene as load_scene
 
 __version__ = "0.1.0"
 
@@ -67,9 +67,9 @@ _HOME = {
     "GBiNetConfig": "model.config",
     "GBiNetError": "errors",
     "InputError": "errors",
-    "MVSDataset": "data.dataset",
+    "MVSDataset": "scenes.dataset",
     "PointCloud": "pointcloud",
-    "SampleConfig": "data.dataset",
+    "SampleConfig": "scenes.dataset",
     "Scene": "scene",
     "SceneError": "errors",
     "SourceView": "scene",
@@ -77,7 +77,7 @@ _HOME = {
     "View": "scene",
     "WeightsError": "errors",
     "estimate_depths": "inference.predictor",
-    "load_scene": "data.load",
+    "load_scene": "scenes.load",
     "reconstruct": "pipeline.reconstruct",
 }
 

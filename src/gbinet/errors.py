@@ -71,5 +71,12 @@ def check_positive(what: str, *values: float) -> None:
         raise InputError(f"{what} must be positive and finite, got {' '.join(f'{v:g}' for v in values)}")
 
 
+def check_share(what: str, value: float) -> float:
+    """A number from 0 to 1."""
+    if not 0 <= value <= 1:
+        raise InputError(f"{what} must lie in 0..1, got {value}")
+    return value
+
+
 def _numbers(values: tuple[float, ...]) -> str:
     return "a finite number" if len(values) == 1 else "finite numbers"

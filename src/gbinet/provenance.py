@@ -24,6 +24,7 @@ class Maker:
     weights_file: str | None  # name of the file that they came from; None = made in memory
     gbinet: str  # version
     commit: str | None  # None = installed from a package
+    min_confidence: float | None = None  # what fusion should ask of depth maps of these weights
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -32,7 +33,8 @@ class Maker:
 
 def maker(model: torch.nn.Module) -> Maker:
     """What makes the results of a network, here and now."""
-    return Maker(hash_of(model), getattr(model, "weights_file", None), __version__, commit())
+    file, confidence = (getattr(model, name, None) for name in ("weights_file", "min_confidence"))
+    return Maker(hash_of(model), file, __version__, commit(), confidence)
 
 
 def hash_of(model: torch.nn.Module) -> str:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from exact_plane import make_plane_scene
 
 from gbinet.cli.main import main
-from gbinet.data.load import load_scene
 from gbinet.depthmap import DepthMap
 from gbinet.formats.depth_files import read_depth, write_depth
 from gbinet.formats.ply import read_ply, write_ply
-from gbinet.formats.write_scene_mvsnet import write_mvsnet
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "formats"))
-from exact_plane import make_plane_scene
+from gbinet.scenes.load import load_scene
+from gbinet.scenes.mvsnet import write
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +24,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[DepthM
     """An MVSNet folder, and beside it `result/depth/*.npz` as `gbinet reconstruct` leaves them."""
     folder = tmp_path_factory.mktemp("convert")
     scene, depth_maps = make_plane_scene(folder / "images")
-    write_mvsnet(scene, folder / "mvsnet")
+    write(scene, folder / "mvsnet")
     for number, depth_map in enumerate(depth_maps):
         write_depth(folder / "result" / "depth" / f"{number:08d}.npz", depth_map.depth, depth_map.confidence)
     return folder, depth_maps, scene

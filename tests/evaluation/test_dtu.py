@@ -10,7 +10,6 @@ import torch
 
 from gbinet.errors import FormatError, GBiNetError, InputError, SceneError
 from gbinet.evaluation.dtu import (
-    TEST_SCANS,
     DTUProtocol,
     DTUReference,
     evaluate_scan,
@@ -21,6 +20,7 @@ from gbinet.evaluation.dtu import (
 from gbinet.formats.dtu import ObservedVolume, read_observed_volume, read_plane
 from gbinet.formats.ply import write_ply
 from gbinet.pointcloud import PointCloud
+from gbinet.scenes.dtu import TEST
 
 scipy_io = pytest.importorskip("scipy.io")
 
@@ -59,7 +59,7 @@ def test_half_a_plane_with_outliers():
     missing = np.arange(0, 20) + 1.0  # distance in x to the cloud's edge at x = -1
     expected = np.concatenate([np.full(20, 0.5), np.hypot(missing, 0.5)])
     assert score.completeness == pytest.approx(expected[expected < 20].mean())
-    assert (distances.to_reference == 20).sum() == 7  # exactly 20 mm is found, but not counted
+    assert (distances.to_truth == 20).sum() == 7  # exactly 20 mm is found, but not counted
 
 
 def test_spheres_of_known_radii():
@@ -159,7 +159,7 @@ def test_mean_of_means(tmp_path):
 
 
 def test_there_are_22_test_scans():
-    assert len(set(TEST_SCANS)) == 22 and sum(TEST_SCANS) == 903  # added up by hand from the published list
+    assert len(set(TEST)) == 22 and sum(TEST) == 903  # added up by hand from the published list
 
 
 # ---- hostile input ----------------------------------------------------------------------------------------

@@ -18,8 +18,9 @@ from gbinet.evaluation.align import align_matches, fit_similarity, icp, transfor
 from gbinet.evaluation.cloud import voxel_means
 from gbinet.evaluation.tanks import TAU, evaluate_scene, load_reference, pack_upload
 from gbinet.formats.ply import write_ply
-from gbinet.formats.tanks import CropVolume, names_of_scenes, read_crop, read_log, read_mapping, write_log
+from gbinet.formats.tanks import CropVolume, read_crop, read_log, read_mapping, write_log
 from gbinet.pointcloud import PointCloud
+from gbinet.scenes.tanks import scenes
 
 
 def similarity(seed: int, scale: float, shift: float = 3.0) -> np.ndarray:
@@ -239,7 +240,7 @@ def test_wrong_trajectories_and_folders(tmp_path):
 
 def test_upload_folder(tmp_path):
     clouds, logs = {}, {}
-    for name in names_of_scenes("advanced"):
+    for name in scenes("advanced"):
         clouds[name] = write_ply(tmp_path / name / "cloud.ply", PointCloud(torch.rand(5, 3)))
         logs[name] = write_log(tmp_path / name / "cameras.log", np.eye(4)[None])
     written = pack_upload(clouds, logs, tmp_path / "up", "advanced")
@@ -251,7 +252,7 @@ def test_upload_folder(tmp_path):
     assert base64.b64decode(checksum) == digest
     with pytest.raises(SceneError, match="Family"):
         pack_upload(clouds, logs, tmp_path / "up", "both")
-    with pytest.raises(GBiNetError, match="no group"):
+    with pytest.raises(GBiNetError, match="not a split"):
         pack_upload(clouds, logs, tmp_path / "up", "training")
     write_ply(clouds["Palace"], PointCloud(torch.zeros(0, 3)))
     with pytest.raises(FormatError, match="no points"):

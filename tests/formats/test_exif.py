@@ -27,10 +27,10 @@ def test_camera_and_place_are_read(tmp_path: Path) -> None:
     found = read_exif(tmp_path / "a.jpg")
     assert (found.make, found.model, found.lens, found.orientation) == ("Maker", "Model 5", "Lens", 6)
     assert found.focal_mm == pytest.approx(5.8) and found.focal_35mm == 35
-    assert found.place == pytest.approx((46.51, -91.98333, 198.5), abs=1e-4)
+    assert found.gps == pytest.approx((46.51, -91.98333, 198.5), abs=1e-4)
     south = {**place, 1: "S", 3: "E", 5: b"\x01"}
     save(tmp_path / "b.jpg", south)
-    assert read_exif(tmp_path / "b.jpg").place == pytest.approx((-46.51, 91.98333, -198.5), abs=1e-4)
+    assert read_exif(tmp_path / "b.jpg").gps == pytest.approx((-46.51, 91.98333, -198.5), abs=1e-4)
 
 
 def test_photos_without_exif_say_nothing(tmp_path: Path) -> None:
@@ -57,4 +57,4 @@ def test_any_values_are_survived(
 ) -> None:
     found = _exif(main, detail, gps)
     assert found.orientation in range(1, 9)
-    assert found.place is None or (abs(found.place[0]) <= 90 and abs(found.place[1]) <= 180)
+    assert found.gps is None or (abs(found.gps[0]) <= 90 and abs(found.gps[1]) <= 180)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from ball_scene import SceneMaker, true_depth
 
-from gbinet.data.load import load_scene
 from gbinet.depthmap import DepthMap
 from gbinet.errors import SceneError
 from gbinet.evaluation.depth_scene import find_pairs
 from gbinet.formats.depth_files import read_depth, read_depth_map, write_depth
 from gbinet.formats.made_by import FILE, maker_of
-from gbinet.formats.write_scene import write_scene
 from gbinet.scene import Scene
+from gbinet.scenes.kinds import write_scene
+from gbinet.scenes.load import load_scene
 
 MAKER = {"program": "gbinet", "gbinet": "0.1.0", "weights": "0123", "weights_file": "w.safetensors"}
 SUFFIXES = (".npz", ".npy", ".pfm", ".png", ".tif", ".bin")

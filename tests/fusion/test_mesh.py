@@ -54,10 +54,14 @@ def test_a_mesh_of_exact_depth_lies_on_the_surface(
 
 def test_voxels_follow_the_size_of_a_pixel(ball_scene: SceneMaker) -> None:
     coarse, fine = (ball_scene(width=w, height=w * 3 // 4) for w in (64, 128))
-    size = default_voxel(coarse, Exact(coarse), 0.4)
-    assert size == pytest.approx(2 * default_voxel(fine, Exact(fine), 0.4), rel=0.05)
+    size = default_voxel(coarse, Exact(coarse), FusionConfig(min_confidence=0.4))
+    assert size == pytest.approx(
+        2 * default_voxel(fine, Exact(fine), FusionConfig(min_confidence=0.4)), rel=0.05
+    )
     assert 2 * 3 / 64 < size < 2 * 6 / 64  # surfaces are 3 to 6 away, the focal length is 64
-    assert default_voxel(coarse, Exact(coarse, 0.1), 0.4) == pytest.approx(size)  # none confident: all count
+    assert default_voxel(coarse, Exact(coarse, 0.1), FusionConfig(min_confidence=0.4)) == pytest.approx(
+        size
+    )  # none confident: all count
 
 
 def test_bad_voxels_and_a_missing_library_are_said(

@@ -14,7 +14,7 @@ from ball_scene import SceneMaker
 from gbinet.fusion.photometric import texture
 from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
-from gbinet.model.shares import shares
+from gbinet.ops.shares import shares
 from gbinet.pipeline.reconstruct import ReconstructConfig, run
 
 T = TypeVar("T")

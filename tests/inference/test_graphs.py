@@ -1,35 +1,48 @@
 """Graphs give what computing gives, are bounded in number, and do without where recording fails.
 
-A stand-in replays by computing again: the same protocol without a GPU. (tests/kernels has the real thing.)
+A stand-in replays by computing again: the same protocol without a GPU. (test_prepare_triton.py has the real
+thing.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from gbinet.inference.graphs import Graphs
+from gbinet import ops
+from gbinet.inference.graphs import Graphs, Replaying, tensors_in, with_tensors
+from gbinet.inference.prepare import prepare
+from gbinet.model.config import GBiNetConfig
+from gbinet.model.gbinet import GBiNet
 
 
-class Computation:
-    """Doubles its input; remembers what it read from and wrote to, as a recorded one does."""
+@dataclass(frozen=True)
+class Answer:
+    values: Tensor
+    name: str
+
+
+class Recorder:
+    """Remembers what a function read from and wrote to, as a recorded one does."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Tensor, Tensor]] = []
         self.pools: list[object] = []  # whose memory each recording was told to use
 
-    def __call__(self, values: Tensor) -> tuple[Tensor, ...]:
+    def double(self, values: Tensor, name: str = "") -> Answer:
         self.calls.append((values, 2 * values.float()))
-        return (self.calls[-1][1],)
+        return Answer(self.calls[-1][1], name)
 
 
 @pytest.fixture
-def computation(monkeypatch: pytest.MonkeyPatch) -> Computation:
-    made = Computation()
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    made = Recorder()
 
     class StandIn:
         def pool(self) -> object:
@@ -51,66 +64,105 @@ def computation(monkeypatch: pytest.MonkeyPatch) -> Computation:
     return made
 
 
-def test_every_call_gives_its_own_result(computation: Computation) -> None:
-    graphs = Graphs(limit=1)
-    results = [graphs("key", computation, [torch.full((3,), float(i))], [torch.float16])[0] for i in range(5)]
-    assert [r.tolist() for r in results] == [[2.0 * i] * 3 for i in range(5)]  # none is overwritten later
-    assert len(computation.calls) == 2 and len(graphs) == 1  # computed once, recorded once
-    assert computation.calls[1][0].dtype == torch.float16  # held in the type that was asked for
+def test_every_call_gives_its_own_result(recorder: Recorder) -> None:
+    graphs = Graphs(1, torch.float16)
+    results = [graphs(recorder.double, torch.full((3,), float(i)), name="x") for i in range(5)]
+    assert [r.values.tolist() for r in results] == [[2.0 * i] * 3 for i in range(5)]  # none is overwritten
+    assert {r.name for r in results} == {"x"}
+    assert len(recorder.calls) == 2 and len(graphs) == 1  # computed once, recorded once
+    assert recorder.calls[1][0].dtype == torch.float16  # held in the type that was asked for
 
 
-def test_what_was_recorded_in_inference_mode_replays_outside_it(computation: Computation) -> None:
-    graphs = Graphs(limit=1)
+def test_what_was_recorded_in_inference_mode_replays_outside_it(recorder: Recorder) -> None:
+    graphs = Graphs(1)
     with torch.inference_mode():
         for i in range(2):
-            graphs("key", computation, [torch.tensor([float(i)])], [torch.float32])
+            graphs(recorder.double, torch.tensor([float(i)]))
     assert len(graphs) == 1
-    (result,) = graphs("key", computation, [torch.tensor([5.0])], [torch.float32])
+    result = graphs(recorder.double, torch.tensor([5.0])).values
     assert result == 10 and not result.is_inference()
 
 
-def test_no_more_graphs_than_allowed(computation: Computation) -> None:
-    graphs = Graphs(limit=1)
+def test_no_more_graphs_than_allowed(recorder: Recorder) -> None:
+    graphs = Graphs(1)
     for round_ in range(3):
-        for key in ("a", "b"):
-            value = torch.tensor([float(round_)])
-            assert graphs(key, computation, [value], [torch.float32])[0] == 2 * round_
+        for name in ("a", "b"):  # another option is another call
+            answer = graphs(recorder.double, torch.tensor([float(round_)]), name=name)
+            assert answer.values == 2 * round_ and answer.name == name
     assert len(graphs) == 1
 
 
-def test_graphs_share_memory_and_inputs_of_one_shape(computation: Computation) -> None:
-    graphs = Graphs(limit=3)
+def test_graphs_share_memory_and_inputs_of_one_shape(recorder: Recorder) -> None:
+    graphs = Graphs(3)
     values = {"a": torch.ones(2), "b": 3 * torch.ones(2), "other shape": 5 * torch.ones(4)}
     for _ in range(3):
-        for key, value in values.items():
-            (result,) = graphs(key, computation, [value], [torch.float32])
-            assert torch.equal(result, 2 * value)
-    assert len(graphs) == 3 and computation.pools == [None, "pool", "pool"]
-    a, b, other = (source for source, _ in computation.calls[3:])
+        for name, value in values.items():
+            assert torch.equal(graphs(recorder.double, value, name=name).values, 2 * value)
+    assert len(graphs) == 3 and recorder.pools == [None, "pool", "pool"]
+    a, b, other = (source for source, _ in recorder.calls[3:])
     assert a is b and other.shape == (4,)
 
 
 def test_where_recording_fails_it_is_computed(
-    computation: Computation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     @contextmanager
     def failing(graph: object, pool: object = None) -> Iterator[None]:
         yield
         raise RuntimeError("CUDA out of memory")
 
-    graphs = Graphs(limit=2)
+    graphs = Graphs(2)
     for i in range(2):
-        graphs("recorded", computation, [torch.tensor([float(i)])], [torch.float32])
+        graphs(recorder.double, torch.tensor([float(i)]), name="recorded")
     assert len(graphs) == 1
     monkeypatch.setattr(torch.cuda, "graph", failing)
     for i in range(3):
-        assert graphs("key", computation, [torch.tensor([float(i)])], [torch.float32])[0] == 2 * i
+        assert graphs(recorder.double, torch.tensor([float(i)]), name="new").values == 2 * i
     assert len(graphs) == 0 and not graphs._held and "out of memory" in caplog.text  # memory is given back
-    assert graphs("recorded", computation, [torch.tensor([7.0])], [torch.float32])[0] == 14
+    assert graphs(recorder.double, torch.tensor([7.0]), name="recorded").values == 14
 
 
-def test_no_graphs_when_none_are_allowed(computation: Computation) -> None:
-    graphs = Graphs(limit=0)
+def test_no_graphs_when_none_are_allowed(recorder: Recorder) -> None:
+    graphs = Graphs(0)
     for _ in range(3):
-        graphs("key", computation, [torch.ones(1)], [torch.float32])
-    assert len(computation.calls) == 3
+        graphs(recorder.double, torch.ones(1))
+    assert len(recorder.calls) == 3
+
+
+def test_tensors_are_found_and_replaced_in_all_that_calls_are_made_of() -> None:
+    given = ([torch.zeros(1), (torch.zeros(2), "word")], Answer(torch.zeros(3), "name"), None)
+    assert [len(t) for t in tensors_in(given)] == [1, 2, 3]
+    filled = with_tensors(given, (torch.ones_like(t) for t in tensors_in(given)))
+    assert all(bool(t.all()) for t in tensors_in(filled)) and filled[0][1][1] == "word"
+    assert isinstance(filled[1], Answer) and filled[1].name == "name" and filled[2] is None
+
+
+def test_a_replaying_network_asks_for_graphs_only_where_they_serve(
+    make_tiny_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = make_tiny_scene()
+    config = GBiNetConfig(encoder_width=4, regulariser_width=2, stages=2, first_spacing=1.0)
+    network = prepare(GBiNet(config), "cpu")
+    replaying = Replaying(network, 3)
+    asked: list[tuple[str, object]] = []
+
+    class Asked(Graphs):
+        def __call__(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+            asked.append((function.__qualname__, options["first_bins"]))
+            return function(*args, **options)
+
+    monkeypatch.setattr(replaying, "graphs", Asked(3))
+    monkeypatch.setattr(ops, "recordable", lambda *tensors: True)
+    limits = torch.tensor([[scene.depth_range.near, scene.depth_range.far]])
+    inputs = (scene.images[None], scene.cameras[None], limits)
+    with torch.inference_mode():
+        found, expected = replaying(*inputs), network(*inputs)
+        assert torch.equal(found.depth, expected.depth)
+        features = replaying.encode(inputs[0])
+        begun = replaying.search(features, *inputs[1:], stages=1)
+        replaying.search(features, *inputs[1:], resume=begun)
+        replaying(*inputs, keep_stages=True)
+        monkeypatch.setattr(ops, "recordable", lambda *tensors: False)
+        replaying(*inputs)
+    assert [name for name, _ in asked] == ["GBiNet.forward", "GBiNet.search"]
+    assert all(isinstance(bins, int) for _, bins in asked)  # found before, as a recording cannot look

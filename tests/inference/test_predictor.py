@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from oracle import Oracle
 
 from gbinet.camera import Camera
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.inference import tiles
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
-from gbinet.scene import DepthRange, Scene, visiting_order
+from gbinet.scene import DepthRange, Scene
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.neighbours import visiting_order
 
 
 def run(scene: Scene, out: Path, oracle: Oracle | None = None, **config: object):  # type: ignore[no-untyped-def]

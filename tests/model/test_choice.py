@@ -109,8 +109,31 @@ def test_a_new_chooser_keeps_a_pixels_own_parent() -> None:
     assert bool((Choice(cells, logits).best == 0).all())
 
 
+def test_pixels_choose_again_where_a_scale_has_another_stage() -> None:
+    config = GBiNetConfig(choice_widths=(4, 4, 4), choice_again=True)
+    assert config.scales_choosing_again == (1, 2, 3)
+    assert replace(config, stages=7).scales_choosing_again == (1, 2)
+    assert replace(config, choice_again=False).scales_choosing_again == ()
+
+
+def test_a_pixel_that_chooses_again_can_take_a_neighbours_cell() -> None:
+    before = state(two_sides())
+    height, width = before.cell.shape[-2:]
+    cells = search.parents(before, height, width)
+    assert bool((cells[:, 0] == before.cell).all())
+    nearest = search.adopt(before, cells, torch.ones(1, height, width, dtype=torch.int64))
+    changed = nearest.cell != before.cell
+    assert bool(changed.any()) and bool((nearest.cell[changed] == before.cell.min()).all())
+    assert int(changed.sum()) == height  # the edge has moved by one pixel
+
+
 def test_impossible_choices_are_refused() -> None:
-    for changes in ({"choice_widths": (8, 8)}, {"choice_widths": (8, 8, 0)}, {"regulariser_width": (8, 8)}):
+    for changes in (
+        {"choice_widths": (8, 8)},
+        {"choice_widths": (8, 8, 0)},
+        {"regulariser_width": (8, 8)},
+        {"choice_again": True},
+    ):
         with pytest.raises(InputError):
             replace(GBiNetConfig(), **changes)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from gbinet.errors import InputError
 from gbinet.inference import tiles
-from gbinet.inference.engine import Engine
+from gbinet.inference.prepare import prepare
 from gbinet.model import search
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
@@ -38,7 +38,7 @@ def test_it_is_the_product_over_the_stages(make_tiny_scene: Callable[..., Any]) 
     assert float(result.confidence.max()) <= 1 and float(result.confidence.min()) > 0
 
 
-def test_engine_and_tiles_agree() -> None:
+def test_a_network_made_ready_and_tiles_agree() -> None:
     from test_first_bins import row_of_cameras  # type: ignore[import-not-found]  # beside this file
 
     model = network()
@@ -46,10 +46,10 @@ def test_engine_and_tiles_agree() -> None:
     images = torch.rand(2, 3, 192, 256)
     with torch.inference_mode():
         plain = model(images[None], cameras, limits)
-        engine = Engine(model, "cpu")(images[None], cameras, limits)
+        ready = prepare(model, "cpu")(images[None], cameras, limits)
         features = [tiles.encode(model, image, None) for image in images]
         _, cut = tiles.search(model, features, list(cameras[0]), limits[0], 128)
-    assert float((plain.confidence - engine.confidence).abs().median()) < 1e-4
+    assert float((plain.confidence - ready.confidence).abs().median()) < 1e-4
     assert float((plain.confidence[0] - cut).abs().lt(1e-3).float().mean()) > 0.95
 
 

@@ -16,8 +16,8 @@ from gbinet.errors import InputError
 from gbinet.inference import tiles
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import MOST_FIRST_BINS, GBiNet
+from gbinet.model.geometry import travel
 from gbinet.model.search import SearchState
-from gbinet.model.warp import travel
 
 ADAPTIVE = GBiNetConfig(first_bins=8, first_spacing=0.5, stages=6, inverse_depth=True)
 

@@ -12,23 +12,16 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.model import search
-from gbinet.model.cost_volume import cost_volume
-from gbinet.model.encoder import SCALES
 from gbinet.model.gbinet import Features, GBiNet
+from gbinet.model.geometry import sources_from_reference
 from gbinet.model.search import SearchState
 
 
 def logits_of(model: GBiNet, features: Features, cameras: Camera, stage: int, hypotheses: Tensor) -> Tensor:
     """What stage `stage` answers to given hypotheses [B, D, h, w]."""
     scale = model.config.scale_index(stage)
-    volume = cost_volume(
-        features[scale],
-        cameras,
-        hypotheses,
-        model.view_weights[scale],
-        model.config.groups[scale],
-        1 / SCALES[scale],
-    )
+    weight, transforms = model.view_weights[scale], sources_from_reference(cameras)
+    volume = weight.cost_volume(features[scale], transforms, hypotheses, model.config.scales[scale])
     logits: Tensor = model.regularisers[scale](volume)
     return logits
 

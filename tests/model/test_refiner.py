@@ -10,11 +10,11 @@ import torch
 
 from gbinet.camera import Camera
 from gbinet.errors import InputError
-from gbinet.inference.engine import Engine
+from gbinet.inference.prepare import prepare
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.model.refiner import Refiner, candidates
-from gbinet.model.smoothing import smoothed
+from gbinet.ops.smooth import smoothed
 
 SMOOTH = GBiNetConfig(
     bins=6,
@@ -89,11 +89,11 @@ def test_other_read_outs_and_coarse_stages_pass_the_refiner_by() -> None:
 
 
 @torch.inference_mode()
-def test_the_engine_refines_as_the_network_does() -> None:
+def test_a_network_made_ready_refines_as_it_did_before() -> None:
     model, inputs = network(), views()
     assert model.refiner is not None
     torch.nn.init.normal_(model.refiner.output.weight, std=0.1)
-    found, expected = Engine(model, "cpu")(*inputs), model(*inputs)
+    found, expected = prepare(model, "cpu")(*inputs), model(*inputs)
     assert ((found.depth - expected.depth).abs() < 1e-3).float().mean() > 0.995
 
 

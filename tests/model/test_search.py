@@ -16,7 +16,7 @@ from gbinet.errors import InputError
 from gbinet.model import search
 from gbinet.model.gbinet import Stage
 from gbinet.model.search import SearchGrid, SearchState
-from gbinet.model.smoothing import smoothed
+from gbinet.ops.smooth import smoothed
 from gbinet.training.distributed import Processes
 from gbinet.training.loss import stage_loss
 
@@ -99,9 +99,9 @@ def test_later_bins_stay_in_the_range_and_halve(
     assert (borders.diff(dim=1) >= 0).all()
     cells = grid.cells(stages + 1)
     assert cells == 2 * grid.cells(stages) == grid.first_bins * 2**stages
-    inside = (state.first_bin >= 0) & (state.first_bin + state.num_bins <= cells)
+    inside = (state.bins.first >= 0) & (state.bins.first + state.num_bins <= cells)
     positions = grid.to_position(borders.double(), depth_range.double()) * cells
-    expected = state.first_bin[:, None] + torch.arange(state.num_bins + 1)[:, None, None]
+    expected = state.bins.first[:, None] + torch.arange(state.num_bins + 1)[:, None, None]
     error = (positions - expected).abs().amax(1)[inside]
     if not grid.inverse:  # 1/depth of a wide range loses digits at its far end
         assert (error < 1e-5 * cells).all()
@@ -292,7 +292,7 @@ def test_expected_depth_of_a_sure_classifier_is_the_centre(
 ) -> None:
     state = random_state(grid, depth_range, stages, seed)
     choice, probabilities = sure_classifier(state, seed)
-    inside = (state.first_bin + choice >= 0) & (state.first_bin + choice < grid.cells(stages + 1))
+    inside = (state.bins.first + choice >= 0) & (state.bins.first + choice < grid.cells(stages + 1))
     expected = search.expected_depth(state, probabilities)
     centre = search.depth(search.descend(state, choice))
     torch.testing.assert_close(expected[inside], centre[inside], rtol=1e-5, atol=0)
@@ -310,7 +310,7 @@ def test_expected_depth_stays_next_to_the_chosen_bin(
     assert ((expected >= near * (1 - 1e-5)) & (expected <= far * (1 + 1e-5))).all()
     choice = probabilities.argmax(1)
     cells = grid.cells(stages + 1)
-    position = (state.first_bin + choice + 0.5) / cells
+    position = (state.bins.first + choice + 0.5) / cells
     lower = grid.to_depth((position - 1 / cells).clamp(0, 1), depth_range)
     upper = grid.to_depth((position + 1 / cells).clamp(0, 1), depth_range)
     assert ((expected >= lower * (1 - 1e-5)) & (expected <= upper * (1 + 1e-5))).all()
@@ -390,10 +390,13 @@ def test_what_follows_a_stage_is_the_best_bin_or_the_smoothed_place(bins: int) -
         low, high = search.window(state)
         tested = search.hypotheses(state)
         assert (tested >= low[:, None]).all() and (tested <= high[:, None]).all()
-        best = search.follow(state, logits, None)
+        best, largest = search.follow(state, logits, None)
         assert torch.equal(best.cell, search.descend(state, logits.argmax(1)).cell) and best.place is None
         place = smoothed(search.expected_place(state, logits.detach().softmax(1)), 2, 6.0)
-        settled = search.follow(state, logits, (2, 6))
+        settled, nearby = search.follow(state, logits, (2, 6), nearby=True)
+        probabilities = logits.detach().softmax(1)
+        assert torch.equal(largest, probabilities.amax(1, keepdim=True)) and not largest.requires_grad
+        assert torch.equal(nearby, search.nearby(probabilities))
         assert settled.place is not None and not settled.place.requires_grad
         assert torch.equal(settled.place, place) and settled.stage == best.stage
         state = best

@@ -6,15 +6,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from gbinet.kernels import rasterise as fast_rasterise
-from gbinet.kernels import shade as fast_shade
 from gbinet.render import make_scene, shapes
+from gbinet.render import rasterise_triton as fast_rasterise
+from gbinet.render import shade_triton as fast_shade
 from gbinet.render.chance import chance
 from gbinet.render.mesh import join
 from gbinet.render.rasterise import EMPTY, face_index, visible_keys
 from gbinet.render.rig import draw_rig
+from gbinet.render.scenery import Layout
 from gbinet.render.shade import shade
-from gbinet.render.stage import Layout
 
 
 def rasterise_like_the_plain_code() -> None:

@@ -19,7 +19,7 @@ from gbinet.render.chance import chance
 from gbinet.render.mesh import Mesh
 from gbinet.render.paint import paint
 from gbinet.render.rasterise import EMPTY, face_index, visible_keys
-from gbinet.render.stage import Draft, Layout, Light, Material, Part, assemble, look_at
+from gbinet.render.scenery import Draft, Layout, Light, Material, Part, assemble, look_at
 
 
 def scene_of(*meshes: Mesh) -> RenderScene:

@@ -206,7 +206,7 @@ def test_rigs_are_usable(seed: int, kind: str) -> None:
         "facade": (np.array([0, 0, 4.0]), 8.0, [-12, -25, 0.8], [12, -2, 14]),
         "terrain": (np.array([0, 0, 3.0]), 35.0, [-100, -100, 15], [100, 100, 400]),
     }[kind]
-    from gbinet.render.stage import Layout
+    from gbinet.render.scenery import Layout
 
     space = Layout(layout[0], layout[1], np.zeros((0, 4)), np.array(layout[2]), np.array(layout[3]), 0.1)
     rig = draw_rig(chance(seed), kind, space, 5, 160, 128)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from gbinet.cli.main import main
-from gbinet.data.dataset import MVSDataset, SampleConfig
-from gbinet.data.load import load_scene
 from gbinet.errors import FormatError, InputError, SceneError
-from gbinet.render import AssetLibrary, make_scene
+from gbinet.render import AssetLibrary, make_scene, validation_samples
 from gbinet.render.write import WriteConfig, write_dataset
+from gbinet.scenes.dataset import MVSDataset, SampleConfig
+from gbinet.scenes.load import load_scene
 
 OPTIONS = ["--scenes", "1", "--views", "3", "--size", "64x48", "--kind", "facade", "--device", "cpu"]
 
@@ -87,10 +87,21 @@ def test_libraries_are_split_and_used(tmp_path: Path) -> None:
     assert torch.equal(scene.vertices, again.vertices)
 
 
+def test_a_folder_of_libraries_is_all_of_them(tmp_path: Path) -> None:
+    first, second = (make_library(tmp_path / name) for name in ("a", "b"))
+    both = AssetLibrary.open(tmp_path)
+    assert both.objects == AssetLibrary.open(first).objects + AssetLibrary.open(second).objects
+    alone, chosen = (
+        next(validation_samples("assets", folder, size=(32, 24), scenes=1)) for folder in (first, tmp_path)
+    )
+    assert torch.equal(alone.images, chosen.images)  # the old validation set is that of the first library
+
+
 def test_broken_libraries_are_named(tmp_path: Path) -> None:
     root = make_library(tmp_path / "library", 2)
+    (tmp_path / "empty").mkdir()
     with pytest.raises(SceneError, match="no objects"):
-        AssetLibrary.open(tmp_path)
+        AssetLibrary.open(tmp_path / "empty")
     library = AssetLibrary.open(root)
     path = library.objects[0]
     path.with_suffix(".jpg").write_bytes(b"no image")

@@ -7,9 +7,9 @@ import threading
 import pytest
 import torch
 
-from gbinet.data.batch import Batch
+from gbinet.render.scenery import RenderScene
 from gbinet.render.source import RenderConfig, RenderedSource
-from gbinet.render.stage import RenderScene
+from gbinet.scenes.batch import Batch
 
 CONFIG = RenderConfig(48, 40, 2, seed=3, kinds=("table",), samples_per_scene=2, scenes_at_once=2, zoom=1.5)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gbinet.errors import InputError
 from gbinet.render.chance import chance
 from gbinet.render.rig import draw_rig, draw_windows
+from gbinet.render.scenery import Layout
 from gbinet.render.source import RenderConfig, RenderedSource
-from gbinet.render.stage import Layout
 
 LAYOUT = Layout(np.zeros(3), 0.2, np.zeros((0, 4)), -np.ones(3) * 3, np.ones(3) * 3, 0.1)
 

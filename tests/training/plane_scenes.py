@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gbinet.camera import Camera, inverse_3x3
-from gbinet.data.batch import Batch, collate
+from gbinet.scenes.batch import Batch, collate
 
 
 class PlaneSource:

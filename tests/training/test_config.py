@@ -98,7 +98,7 @@ def test_a_resumed_run_starts_from_its_own_options(tmp_path: Path):
     config = preset("dtu", batch_size=3, stage_weights=(1.0, 2.0)).with_network(first_bins=8)
     model = GBiNet(config.network)
     optimiser = Optimiser(model, config, Processes())
-    checkpoint.save(tmp_path, model, optimiser, config, checkpoint.Progress(step=5))
+    checkpoint.save(tmp_path, model, optimiser, config, checkpoint.TrainProgress(step=5))
     given = flags(["--out", str(tmp_path), "--resume", "--minutes", "3"])
     assert given == replace(config, minutes=3.0)
     with pytest.raises(InputError, match="--model"):

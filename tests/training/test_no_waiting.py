@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gbinet.data.batch import Batch
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.updates import Step, update
 
@@ -34,6 +34,7 @@ EVERYTHING = GBiNetConfig(
     regulariser_width=(4, 4, 2, 2),
     context=True,
     choice_widths=(4, 4, 4),
+    choice_again=True,
     refiner=True,
     refiner_sides=True,
     confidence="learned",

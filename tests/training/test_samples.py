@@ -12,11 +12,11 @@ import torch
 from plane_scenes import PlaneSource
 from torch.utils.data import Dataset
 
-from gbinet.data import dtu
-from gbinet.data.batch import Batch
 from gbinet.errors import InputError
 from gbinet.formats.image import write_image
 from gbinet.formats.pfm import write_pfm
+from gbinet.scenes import dtu
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig, preset
 from gbinet.training.distributed import Processes
 from gbinet.training.samples import DatasetStream, SourceStream, open_stream, validation_batches

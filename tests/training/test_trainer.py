@@ -14,14 +14,14 @@ import pytest
 import torch
 from plane_scenes import PlaneSource
 
-from gbinet.data.batch import Batch
 from gbinet.errors import FormatError, GBiNetError, InputError, WeightsError
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig, preset
 from gbinet.training.distributed import Processes
 from gbinet.training.samples import SourceStream, Stream
-from gbinet.training.trainer import Report, initial_weights, train
+from gbinet.training.trainer import TrainStatus, initial_weights, train
 
 
 def stream_of(source: PlaneSource, batch_size: int = 2) -> Stream:
@@ -50,7 +50,7 @@ def test_a_stopped_and_resumed_run_equals_an_unbroken_one(
     validation = [planes.batch(500, 1)]
     train(config, tmp_path / "a", stream=stream_of(planes), validation=validation)
 
-    def interrupt(report: Report) -> None:
+    def interrupt(report: TrainStatus) -> None:
         if report.step == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -253,7 +253,7 @@ def test_training_runs_on_the_gpu_and_resumes(tiny: TrainConfig, tmp_path: Path,
     )  # type: ignore[arg-type]
     validation = [source.batch(900, 1)]
 
-    def interrupt(report: Report) -> None:
+    def interrupt(report: TrainStatus) -> None:
         if report.step == 4:
             os.kill(os.getpid(), signal.SIGINT)
 

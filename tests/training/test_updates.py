@@ -10,11 +10,12 @@ import pytest
 import torch
 from plane_scenes import PlaneSource
 
-from gbinet.data.batch import Batch
 from gbinet.errors import InputError
 from gbinet.model import search
 from gbinet.model.gbinet import GBiNet, Stage
-from gbinet.model.warp import source_positions, sources_from_reference
+from gbinet.model.geometry import sources_from_reference
+from gbinet.ops.warp import source_positions
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 from gbinet.training.graph import eager_step
@@ -53,14 +54,15 @@ def test_shared_encoder_gives_the_gradients_of_accumulate(
 
 def test_choosers_context_and_refiner_learn_with_the_network(planes: PlaneSource, tiny: TrainConfig) -> None:
     config = replace(tiny, recover=True).with_network(
-        stages=4,
-        scale_of_stage=(0, 1, 2, 3),
+        stages=5,
+        scale_of_stage=(0, 1, 1, 2, 3),
         bins=6,
         first_bins=16,
         inverse_depth=True,
         edge_cells=6,
         smoothing=((1, 6), (1, 6), (1, 6), (2, 24)),
         choice_widths=(16, 8, 8),
+        choice_again=True,
         context=True,
         regulariser_width=(16, 8, 8, 8),
         refiner=True,
@@ -71,7 +73,15 @@ def test_choosers_context_and_refiner_learn_with_the_network(planes: PlaneSource
     batch = planes.batch(0, 2)
     together, model = gradients("accumulate", config, batch)
     shared, _ = gradients("shared-encoder", config, batch)
-    parts = {"choosers.", "choice_weights.", "regularisers.0.context.", "refiner.", "encoder."}
+    parts = {
+        "choosers.",
+        "choice_weights.",
+        "again_choosers.",
+        "again_weights.",
+        "regularisers.0.context.",
+        "refiner.",
+        "encoder.",
+    }
     assert all(any(name.startswith(part) for name in together) for part in parts)
     assert set(together) == set(shared) == {name for name, _ in model.named_parameters()}
     for name, expected in together.items():
@@ -152,10 +162,10 @@ def test_geometry_is_float32_under_autocast(planes: PlaneSource):
     state = search.start(grid, batch.depth_range, 64, 64)
 
     def positions() -> torch.Tensor:
-        matrices, offsets = sources_from_reference(batch.cameras)
+        transforms = sources_from_reference(batch.cameras)
         coarse = search.descend(state, torch.full((1, 64, 64), 2))
         fine = search.upsample(coarse, 128, 128)
-        return source_positions(matrices[:, 0], offsets[:, 0], search.hypotheses(fine))
+        return source_positions(transforms[:, 0], search.hypotheses(fine))
 
     plain = positions()
     with torch.autocast("cpu", torch.bfloat16):

@@ -14,7 +14,17 @@ from gbinet.errors import InputError
 from gbinet.model.config import Confidence, GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.tracking import Tracker, pictures
-from gbinet.training.validate import Prediction, _full_size, measure, predict, table, validate
+from gbinet.training.validate import (
+    PERCENTS,
+    Prediction,
+    _full_size,
+    measure,
+    predict,
+    table,
+    table_by_name,
+    validate,
+    validate_by_name,
+)
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +148,20 @@ def test_a_network_that_smooths_is_measured_by_its_own_depth(refiner: bool) -> N
     lines = table(result, first_stage=7).splitlines()
     assert [line.split()[1] for line in lines[1:4]] == ["centre", "expectation", "smooth"]
     assert lines[4].startswith("final")
+
+
+def test_errors_by_name_are_percents_of_the_depth_whatever_the_unit():
+    torch.manual_seed(0)
+    model, source = GBiNet(), PlaneSource()
+    batches = [
+        replace(source.batch(i, 1), names=(name,)) for i, name in enumerate(["dim/00", "dim/01", "sky/00"])
+    ]
+    results = validate_by_name(model, batches, stages=2)
+    assert list(results) == ["dim", "sky"]
+    assert results["dim"].pixels > results["sky"].pixels > 0
+    assert list(results["dim"].within) == list(PERCENTS)
+    found = predict(model, batches[2], stages=2)
+    off = 100 * (found.depth - found.truth).abs()[found.counted] / found.truth[found.counted]
+    assert results["sky"].median == pytest.approx(float(off.median()), rel=1e-3)
+    lines = table_by_name(results).splitlines()
+    assert lines[1].startswith("dim") and f"{100 * results['dim'].within[5.0]:.1f}" in lines[1]

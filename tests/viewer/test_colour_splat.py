@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gbinet.camera import Camera
+from gbinet.formats.colmap import quaternion
 from gbinet.pointcloud import PointCloud
 from gbinet.viewer.colour import colourise, colourise_depth, table
-from gbinet.viewer.server import quaternion
 from gbinet.viewer.splat import orbit, splat
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
 import subprocess
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,13 @@ import torch
 from ball_scene import SceneMaker, true_depth
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image
 
 from gbinet.depthmap import DepthMap
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
-from gbinet.viewer.packed import Packed, pack, unpack
+from gbinet.viewer.packed import PackedCloud, pack
 from gbinet.viewer.report import MOST_BYTES, Report, view_card, write_report
 from gbinet.viewer.report_cloud import CloudSample, cloud_data
 from gbinet.viewer.splat import centre_and_radius
@@ -80,8 +83,31 @@ def test_the_page_is_whole_escaped_and_asks_the_network_for_nothing(
     assert not re.search(r"https?://", text)
 
 
-def packed_of(data: dict[str, Any]) -> Packed:
-    return Packed(data["points"], data["lengths"], data["counts"], data["spacing"])
+def unpack(packed: PackedCloud) -> dict[str, NDArray[Any]]:
+    """What report.js sees: position [N, 3] uint16, colour [N, 3], views, confidence and size [N] uint8."""
+    parts, at = [], 0
+    for length, count in zip(packed.lengths, packed.counts, strict=True):
+        raw = zlib.decompress(base64.b64decode(packed.data[at : at + length]))
+        at += length
+        planes = np.frombuffer(raw, np.uint8).reshape(12, count).astype(np.uint16)
+        folded = planes[:3] | (planes[3:6] << 8)
+        steps = (folded >> 1) ^ (0 - (folded & 1))
+        values = np.concatenate([steps, planes[6:]]).cumsum(1, dtype=np.uint16)
+        values[3:] &= 255
+        parts.append(values)
+    values = np.concatenate(parts, axis=1) if parts else np.zeros((9, 0), np.uint16)
+    small = values[3:].astype(np.uint8)
+    return {
+        "position": values[:3].T,
+        "colour": small[:3].T,
+        "views": small[3],
+        "confidence": small[4],
+        "size": small[5],
+    }
+
+
+def packed_of(data: dict[str, Any]) -> PackedCloud:
+    return PackedCloud(data["points"], data["lengths"], data["counts"], data["spacing"])
 
 
 def test_the_drawn_points_are_those_of_the_cloud(ball_scene: SceneMaker) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +14,7 @@ from gbinet.cli.say import say
 from gbinet.inference.device import Precision
 
 if TYPE_CHECKING:
-    from gbinet.inference.cost import Cost
+    from gbinet.inference.resources import Resources
 
 Out = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 
@@ -40,10 +39,9 @@ def speed(
         precision: auto is float16 on CUDA and float32 elsewhere.
         out: JSON file to write.
     """
-    from gbinet.inference.cost import cost_of_depth_map
+    from gbinet.inference.resources import resources_of_depth_map
 
-    cost = cost_of_depth_map(weights, device, precision, *size, views, repeat)
-    _show([cost], device, out)
+    _show([resources_of_depth_map(weights, device, precision, *size, views, repeat)], device, out)
 
 
 def memory(
@@ -64,39 +62,37 @@ def memory(
         precision: auto is float16 on CUDA and float32 elsewhere.
         out: JSON file to write.
     """
-    from gbinet.inference.cost import in_own_process
+    from gbinet.inference.resources import in_own_process
 
     width, height = size
     shapes = [(width // 2, height // 2, views), (width, height, views), (width, height, views + 2)]
-    costs = [in_own_process(weights, device, precision, *shape, 1) for shape in shapes]
-    _show(costs, device, out)
-    small, large, more = costs
+    taken = [in_own_process(weights, device, precision, *shape, 1) for shape in shapes]
+    _show(taken, device, out)
+    small, large, more = taken
     megapixels = (large.width * large.height - small.width * small.height) / 1e6
     print(f"{(large.peak_mib - small.peak_mib) / megapixels:.0f} MiB for each megapixel")
     print(f"{(more.peak_mib - large.peak_mib) / 2:.0f} MiB for each further view at {width}x{height}")
 
 
-def _show(costs: list[Cost], device: str, out: Path | None) -> None:
-    from gbinet.formats.atomic import atomic_path
+def _show(taken: list[Resources], device: str, out: Path | None) -> None:
+    from gbinet.formats.atomic import write_json
     from gbinet.inference.device import pick_device
 
     where = pick_device(device)
     kind = "allocated" if where.type == "cuda" else "growth of the process"
     table = Table("images", "views", "ms", f"peak MiB ({kind})")
-    for cost in costs:
+    for one in taken:
         values = (
-            f"{cost.width}x{cost.height}",
-            f"{cost.views}",
-            f"{cost.milliseconds:.1f}",
-            f"{cost.peak_mib:.0f}",
+            f"{one.width}x{one.height}",
+            f"{one.views}",
+            f"{one.milliseconds:.1f}",
+            f"{one.peak_mib:.0f}",
         )
         table.add_row(*values)
     Console().print(table)
     if out is not None:
-        content = {"device": str(where), "memory": kind, "costs": [asdict(cost) for cost in costs]}
-        with atomic_path(out) as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
-        say(f"figures in {out}")
+        content = {"device": str(where), "memory": kind, "costs": [asdict(one) for one in taken]}
+        say(f"figures in {write_json(out, content)}")
 
 
 run = {"speed": speed, "memory": memory}

@@ -5,32 +5,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from gbinet.cli.options import KindName, SceneFlags, SceneOptions, WriterName
 from gbinet.cli.say import say, say_notes
 from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError, SceneError
-from gbinet.scene import DepthRange, Scene, View
+from gbinet.scene import Scene, View
+from gbinet.scenes.kinds import write_scene, writers
 
 if TYPE_CHECKING:
-    from gbinet.data.depth_folder import DepthFolder
-
-Kind = Literal["mvsnet", "colmap", "colmap-text", "colmap-dense", "nerfstudio", "openmvs"]
-_WITHOUT_DEPTH = ("colmap", "colmap-text")
+    from gbinet.scenes.depth_folder import DepthFolder
 
 
 def run(
     source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="IN")],
     target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")],
-    to: Kind | None = None,
-    kind: str | None = None,
+    to: WriterName | None = None,
+    kind: KindName | None = None,
     depth: Path | None = None,
     cloud: Path | None = None,
-    depth_range: tuple[float, float] | None = None,
-    images: Path | None = None,
-    masks: Path | None = None,
+    scene: SceneFlags = SceneOptions(),
     scale_in: Annotated[float, tyro.conf.arg(metavar="FACTOR")] = 1.0,
     scale_out: Annotated[float, tyro.conf.arg(metavar="FACTOR")] = 1.0,
     overwrite: bool = False,
@@ -45,89 +42,81 @@ def run(
         depth: Folder of depth maps named like the views (or what `gbinet reconstruct` wrote); without it,
             depth that the scene itself has is used.
         cloud: Point cloud to hand to nerfstudio instead of the sparse points.
-        depth_range: NEAR FAR for every view, instead of what the scene says.
-        images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
-            folder is not read.
-        masks: Folder of masks, if it is not beside the images.
         scale_in: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
         scale_out: The same for a depth file that is written.
         overwrite: Write into a folder that is not empty.
     """
     if source.is_dir():
-        from gbinet.cli.progress import progress_bar
-        from gbinet.data.load import load_scene
-
         if to is None:
             raise InputError(f"{source} is a scene: say what to write, e.g. --to nerfstudio")
         _check_folders(source, target, to, depth, cloud, overwrite)
-        limits = None if depth_range is None else DepthRange(*depth_range)
-        with progress_bar() as progress:
-            scene = load_scene(
-                source, kind=kind, depth_range=limits, images=images, masks=masks, progress=progress
-            )
-        _convert_scene(scene, target, to, depth, cloud, scale_in)
+        _convert_scene(scene.load(source, kind), target, to, depth, cloud, scale_in)
     elif source.suffix.lower() == ".ply":
-        from gbinet.formats.ply import read_ply, write_ply
-
-        if target.suffix.lower() != ".ply":
-            raise InputError(f"a point cloud is written as .ply, not '{target.suffix}'")
-        points = read_ply(source)
-        write_ply(target, points)
-        say(f"{len(points):,} points in {target}")
+        _convert_cloud(source, target)
     else:
-        from gbinet.formats.depth_files import read_confidence, read_depth, write_depth
-        from gbinet.formats.made_by import maker_of
+        _convert_depth(source, target, scale_in, scale_out)
 
-        values = read_depth(source, scale_in)
-        write_depth(target, values, read_confidence(source), scale_out, maker_of(source))
-        say(f"depth map of {values.shape[1]}x{values.shape[0]} in {target}")
-        known = values[values > 0]
-        loss = 0.5 * scale_out / float(known.min()) if known.size else 0.0
-        if target.suffix.lower() == ".png" and loss > 0.005:
-            say(f"note: steps of {scale_out:g} move depths by up to {loss:.0%}; try a smaller --scale-out")
+
+def _convert_cloud(source: Path, target: Path) -> None:
+    from gbinet.formats.ply import read_ply, write_ply
+
+    if target.suffix.lower() != ".ply":
+        raise InputError(f"a point cloud is written as .ply, not '{target.suffix}'")
+    points = read_ply(source)
+    write_ply(target, points)
+    say(f"{len(points):,} points in {target}")
+
+
+def _convert_depth(source: Path, target: Path, scale_in: float, scale_out: float) -> None:
+    from gbinet.formats.depth_files import read_confidence, read_depth, write_depth
+    from gbinet.formats.made_by import maker_of
+
+    values = read_depth(source, scale_in)
+    write_depth(target, values, read_confidence(source), scale_out, maker_of(source))
+    say(f"depth map of {values.shape[1]}x{values.shape[0]} in {target}")
+    known = values[values > 0]
+    loss = 0.5 * scale_out / float(known.min()) if known.size else 0.0
+    if target.suffix.lower() == ".png" and loss > 0.005:
+        say(f"note: steps of {scale_out:g} move depths by up to {loss:.0%}; try a smaller --scale-out")
 
 
 def _check_folders(
-    source: Path, target: Path, to: Kind, depth: Path | None, cloud: Path | None, overwrite: bool
+    source: Path, target: Path, to: str, depth: Path | None, cloud: Path | None, overwrite: bool
 ) -> None:
     if target.resolve() == source.resolve():
         raise InputError("source and target are the same folder")
     if target.is_dir() and any(target.iterdir()) and not overwrite:
         raise InputError(f"{target} is not empty; choose another folder, or add --overwrite")
-    if cloud is not None and to != "nerfstudio":
-        raise InputError(f"--cloud is for nerfstudio; {to} has no place for it")
-    if depth is not None and to in _WITHOUT_DEPTH:
-        raise InputError("a sparse COLMAP model has no place for depth maps; write colmap-dense")
+    if cloud is not None and not writers()[to].cloud:
+        takers = ", ".join(name for name, writer in writers().items() if writer.cloud)
+        raise InputError(f"--cloud is for {takers}; {to} has no place for it")
+    if depth is not None and writers()[to].depth == "dropped":
+        takers = ", ".join(name for name, writer in writers().items() if writer.depth != "dropped")
+        raise InputError(f"--to {to} has no place for depth maps; these have: {takers}")
 
 
 def _convert_scene(
-    scene: Scene, target: Path, to: Kind, depth: Path | None, cloud: Path | None, scale_in: float
+    scene: Scene, target: Path, to: str, depth: Path | None, cloud: Path | None, scale_in: float
 ) -> None:
     from gbinet.formats.ply import read_ply
-    from gbinet.formats.write_scene import write_scene
-    from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
 
     say_notes(scene.warnings)
     maps = _depth_maps(scene, depth, scale_in)
     found = maps.known()
-    if found and to in _WITHOUT_DEPTH:
-        say(f"note: {len(found)} depth maps are not written: a sparse COLMAP model has no place for them")
+    if found and writers()[to].depth == "dropped":
+        say(f"note: {len(found)} depth maps are not written: {to} has no place for them")
         found = []
-    if to == "colmap-dense" and not found:
+    if not found and writers()[to].depth == "needed":
         raise SceneError(f"{scene.root} has no depth maps; give their folder with --depth")
-    depth_maps = _read_all(maps, found)
-    if to == "nerfstudio":
-        write_nerfstudio(scene, target, depth_maps, None if cloud is None else read_ply(cloud))
-    else:
-        write_scene(scene, target, to, depth_maps)
+    write_scene(scene, target, to, _read_all(maps, found), None if cloud is None else read_ply(cloud))
     say(f"{len(scene.views)} views ({scene.kind} -> {to}), {len(found)} depth maps, in {target}")
 
 
 def _depth_maps(scene: Scene, folder: Path | None, scale: float) -> DepthFolder:
     """The depth maps to take along: those of a folder, or those that the scene has."""
-    from gbinet.data.depth_folder import DepthFolder, place_of
+    from gbinet.scenes.depth_folder import DepthFolder
 
-    maps = DepthFolder(scene, None if folder is None else place_of(folder), scale)
+    maps = DepthFolder.of(scene, folder, scale)
     if folder is not None and not maps.known():
         raise SceneError(f"{maps.folder}: no depth map is named like a view, e.g. {scene.views[0].name}.npz")
     return maps

@@ -26,7 +26,7 @@ def run(
         size: Width of the photos in pixels.
         device: auto, cpu, cuda, mps.
     """
-    from gbinet.cli.progress import StageBars
+    from gbinet.cli.progress import StepBars
     from gbinet.cli.say import say, say_notes
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline.demo import DemoConfig, figures, run_demo
@@ -34,7 +34,7 @@ def run(
 
     model = GBiNet.from_pretrained(weights)
     config = DemoConfig(views=views, width=size, height=size * 3 // 4, seed=seed)
-    with StageBars() as bars:
+    with StepBars() as bars:
         result = run_demo(out, model, config, device=device, progress=bars)
     done = result.reconstruction
     say_notes(done.warnings)

@@ -8,24 +8,23 @@ from typing import Annotated
 
 import tyro
 
-from gbinet.inference.device import Precision
+from gbinet.cli.options import NetworkFlags, NetworkOptions
+from gbinet.cli.progress import StepBars
+from gbinet.cli.say import say, say_notes
 from gbinet.scene import DepthRange
-from gbinet.sfm.cameras import CameraSharing
+from gbinet.scenes.sfm.cameras import CameraSharing
 
 
 def run(
     scene: tyro.conf.Positional[Path],
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
-    weights: str | None = None,
     size: int = 1152,
     views: int = 5,
     stages: int | None = None,
     depth_range: tuple[float, float] | None = None,
     images: Path | None = None,
     camera: CameraSharing | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
-    max_memory: float | None = None,
+    network: NetworkFlags = NetworkOptions(),
     overwrite: bool = False,
     stages_report: bool = False,
 ) -> None:
@@ -34,7 +33,6 @@ def run(
     Args:
         scene: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder; depth/<view>.npz holds depth and confidence. Run again with the same folder to continue.
-        weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
         size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         stages: Search stages, instead of what the weights were trained for.
@@ -43,53 +41,36 @@ def run(
             and this folder is not read.
         camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
             per-folder also reads the folders in the folder.
-        device: auto, cpu, cuda, cuda:1, mps.
-        precision: auto is float16 on CUDA and float32 elsewhere.
-        max_memory: GiB that the network may use; larger images are cut into tiles.
         overwrite: Replace depth maps in the output folder that were made with other settings.
         stages_report: Also write stages/<view>.png for six views: depth, valid pixels and confidence of every
             stage, what the filters keep, the fused cloud.
     """
-    from gbinet.cli.progress import StageBars
-    from gbinet.cli.say import say, say_notes
     from gbinet.inference.predictor import DepthConfig, estimate_depths
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline.opening import open_scene
     from gbinet.pipeline.output import output_folder
-    from gbinet.pipeline.reconstruct import ReconstructConfig
+    from gbinet.pipeline.reconstruct import ReconstructConfig, failures
     from gbinet.pipeline.record import duration
 
-    config = DepthConfig(
-        max_size=size,
-        views=views,
-        stages=stages,
-        depth_range=None if depth_range is None else DepthRange(*depth_range),
-        device=device,
-        precision=precision,
-        max_memory=max_memory,
-    )
-    model = GBiNet.from_pretrained(weights)
-    with output_folder(out, scene), StageBars() as bars:
+    limits = None if depth_range is None else DepthRange(*depth_range)
+    config = DepthConfig(**network.settings(max_size=size, views=views, stages=stages, depth_range=limits))
+    model = GBiNet.from_pretrained(network.weights)
+    with output_folder(out, scene), StepBars() as bars:
         settings = ReconstructConfig(depth=config, images=images, camera=camera)
         found, notes, posed = open_scene(scene, out, settings, bars)
         result = estimate_depths(
-            found,
-            model,
-            out / "depth",
-            config,
-            overwrite=overwrite,
-            progress=lambda done, total, what: bars("depth", done, total, what),
+            found, model, out / "depth", config, overwrite=overwrite, progress=partial(bars, "depth")
         )
         if stages_report:
             from gbinet.pipeline.stages_report import write_stages_report
 
-            shown = partial(bars, "stages")
-            write_stages_report(found, model, out / "depth", out / "stages", config, progress=shown)
-    failures = [f"view {name} was left out: {reason}" for name, reason in result.failed.items()]
+            write_stages_report(
+                found, model, out / "depth", out / "stages", config, progress=partial(bars, "stages")
+            )
     if posed is not None:
         say(posed.summary())
-    say_notes([*notes, *found.warnings, *result.warnings, *failures])
-    done, time = len(result.computed) + len(result.kept), duration(result.seconds)
-    say(f"{done} depth maps ({len(result.kept)} were there already) in {time}: {out / 'depth'}")
+    say_notes([*notes, *found.warnings, *result.warnings, *failures(result)])
+    done, kept = len(result.computed) + len(result.kept), f"{len(result.kept)} were there already"
+    say(f"{done} depth maps ({kept}) in {duration(result.seconds)}: {out / 'depth'}")
     if stages_report:
         say(f"every stage of some views, and the fused cloud: {out / 'stages'}")

@@ -18,6 +18,7 @@ from gbinet.errors import FormatError, check_positive
 from gbinet.formats.reading import read_json
 
 if TYPE_CHECKING:
+    from gbinet.evaluation.cloud import CloudDistances
     from gbinet.evaluation.dtu import DTUProtocol, DTUScore
 
 
@@ -46,14 +47,7 @@ def cloud(
         device: Where to compute.
     """
     from gbinet.evaluation.cloud import compare_clouds, load_points, score_cloud
-    from gbinet.evaluation.report import (
-        Report,
-        Table,
-        plot_fscore,
-        plot_histogram,
-        provenance,
-        save_error_cloud,
-    )
+    from gbinet.evaluation.scores import ScoreSheet, Table, provenance
 
     check_positive("--thresholds", *thresholds)
     if math.isfinite(max_distance) or math.isnan(max_distance):
@@ -70,17 +64,9 @@ def cloud(
         )
     score = score_cloud(distances, thresholds, max_distance)
     out = out or prediction.parent / "evaluation"
-    largest = max(thresholds)
-    save_error_cloud(out / "accuracy.ply", distances.points, distances.to_truth, largest)
-    save_error_cloud(out / "completeness.ply", distances.truth, distances.to_points, largest)
-    both = {"cloud to truth": distances.to_truth, "truth to cloud": distances.to_points}
-    pictures = [
-        plot_histogram(out / "histogram.png", both, largest, unit, f"{prediction.stem}: distances"),
-        plot_fscore(out / "fscore.png", distances, largest / 5, unit, f"{prediction.stem}: F-score"),
-    ]
     columns = [f"accuracy [{unit}]", f"completeness [{unit}]", f"overall [{unit}]"]
     figures = [score.accuracy, score.completeness, score.overall]
-    report = Report(
+    report = ScoreSheet(
         f"{prediction.name} against {truth.name}",
         Table(
             ["cloud", *columns, *(f"F at {t:g} {unit} [%]" for t in thresholds)],
@@ -89,9 +75,22 @@ def cloud(
         settings={"thinning": thinning, "max_distance": max_distance, "seed": seed, "truth": str(truth)},
         prediction=provenance(prediction),
         details={"score": score},
-        pictures=pictures,
+        pictures=_cloud_pictures(out, prediction.stem, distances, max(thresholds), unit),
     )
     finish(out, report)
+
+
+def _cloud_pictures(out: Path, name: str, distances: CloudDistances, largest: float, unit: str) -> list[Path]:
+    """Plots; and clouds coloured by their errors."""
+    from gbinet.evaluation.scores import plot_fscore, plot_histogram, save_error_cloud
+
+    save_error_cloud(out / "accuracy.ply", distances.points, distances.to_truth, largest)
+    save_error_cloud(out / "completeness.ply", distances.truth, distances.to_points, largest)
+    both = {"cloud to truth": distances.to_truth, "truth to cloud": distances.to_points}
+    return [
+        plot_histogram(out / "histogram.png", both, largest, unit, f"{name}: distances"),
+        plot_fscore(out / "fscore.png", distances, largest / 5, unit, f"{name}: F-score"),
+    ]
 
 
 # ---- DTU --------------------------------------------------------------------------------------------------
@@ -121,12 +120,13 @@ def dtu(
         device: Where to compute.
         clouds_with_errors: Write clouds coloured by their error.
     """
-    from gbinet.evaluation.dtu import TEST_SCANS, DTUProtocol, find_cloud, mean_score
-    from gbinet.evaluation.report import Report, Table, provenance
+    from gbinet.evaluation.dtu import DTUProtocol, find_cloud, mean_score
+    from gbinet.evaluation.scores import ScoreSheet, Table, provenance
+    from gbinet.scenes.dtu import TEST
 
     out = out or clouds / "evaluation"
     protocol = DTUProtocol(seed=seed)
-    paths = {scan: find_cloud(clouds, scan, pattern) for scan in scans or TEST_SCANS}
+    paths = {scan: find_cloud(clouds, scan, pattern) for scan in scans or TEST}
     scores = {
         scan: _dtu_scan(scan, path, truth, out, protocol, device, clouds_with_errors)
         for scan, path in paths.items()
@@ -135,9 +135,9 @@ def dtu(
     rows.append(["mean", *asdict(mean_score(list(scores.values()))).values()])
     names = [f.name.replace("_", " ") for f in fields(next(iter(scores.values())))]
     notes = ["Millimetres. The last row is the mean of the scans; its counts are sums."]
-    if set(scores) != set(TEST_SCANS):
-        notes.append(f"These are {len(scores)} scans, not the {len(TEST_SCANS)} of the published test set.")
-    report = Report(
+    if set(scores) != set(TEST):
+        notes.append(f"These are {len(scores)} scans, not the {len(TEST)} of the published test set.")
+    report = ScoreSheet(
         "DTU point clouds",
         Table(["scan", *names], rows),
         settings={**asdict(protocol), "truth": str(truth)},
@@ -154,7 +154,7 @@ def _dtu_scan(
 ) -> DTUScore:
     from gbinet.evaluation.cloud import load_points
     from gbinet.evaluation.dtu import DTUScore, evaluate_scan, load_reference
-    from gbinet.evaluation.report import plain, plot_histogram, save_error_cloud, write_json
+    from gbinet.evaluation.scores import plain, plot_histogram, save_error_cloud, write_json
 
     stored = out / "scans" / f"scan{scan}.json"
     status = path.stat()
@@ -172,12 +172,12 @@ def _dtu_scan(
         score, distances = evaluate_scan(
             load_points(path), reference, protocol, device=pick(device), progress=progress
         )
-    both = {"accuracy": distances.to_reference, "completeness": distances.to_points}
+    both = {"accuracy": distances.to_truth, "completeness": distances.to_points}
     plot_histogram(out / "scans" / f"scan{scan}.png", both, 2.0, "mm", f"scan {scan}: distances")
     if clouds:
         for name, points, errors in (
-            ("accuracy", distances.points, distances.to_reference),
-            ("completeness", distances.reference, distances.to_points),
+            ("accuracy", distances.points, distances.to_truth),
+            ("completeness", distances.truth, distances.to_points),
         ):
             save_error_cloud(out / "scans" / f"scan{scan}-{name}.ply", points, errors, 2.0)
     write_json(stored, {"key": key, "score": score})
@@ -208,7 +208,7 @@ def eth3d(
     from gbinet.evaluation.cloud import load_points
     from gbinet.evaluation.eth3d import ETH3DProtocol, evaluate_scene, load_scans
     from gbinet.evaluation.plots import Curve, plot
-    from gbinet.evaluation.report import Report, Table, provenance, save_error_cloud
+    from gbinet.evaluation.scores import ScoreSheet, Table, provenance, save_error_cloud
 
     points = load_points(prediction)
     tolerances = tuple(sorted(tolerances))
@@ -234,7 +234,7 @@ def eth3d(
         top=1.0,
     )
     rows = [[t, 100 * score.accuracy[t], 100 * score.completeness[t], 100 * score.f1[t]] for t in tolerances]
-    report = Report(
+    report = ScoreSheet(
         f"{prediction.name}, ETH3D's measures",
         Table(["tolerance [m]", "accuracy [%]", "completeness [%]", "F1 [%]"], rows),
         settings={**asdict(ETH3DProtocol()), "scans": str(scans)},

@@ -10,7 +10,7 @@ import tyro
 from gbinet.cli.say import say
 
 if TYPE_CHECKING:
-    from gbinet.evaluation.report import Report
+    from gbinet.evaluation.scores import ScoreSheet
 
 Device = Annotated[str, tyro.conf.arg(help="auto takes a GPU where there is one; or cpu, cuda, cuda:1.")]
 
@@ -30,10 +30,10 @@ def pick(name: str) -> str:
     return str(pick_device(name))
 
 
-def finish(out: Path, report: Report) -> None:
-    from gbinet.evaluation.report import write_report
+def finish(out: Path, report: ScoreSheet) -> None:
+    from gbinet.evaluation.scores import write_scores
 
-    _, markdown = write_report(out, report)
+    _, markdown = write_scores(out, report)
     print(report.table.markdown())
     print()
     say(f"JSON, table and plots in {markdown.parent}")

@@ -17,7 +17,8 @@ from gbinet.names import file_stem
 
 if TYPE_CHECKING:
     from gbinet.evaluation.depth import DepthErrors
-    from gbinet.evaluation.depth_scene import SceneDepth
+    from gbinet.evaluation.depth_scene import DepthPair, SceneDepth
+    from gbinet.evaluation.scores import Table
 
 
 def depth(
@@ -46,8 +47,8 @@ def depth(
         images: Folder of the photos of a true scene, if it has them elsewhere. What lies outside the scene
             and this folder is not read.
     """
-    from gbinet.evaluation.depth_scene import mean_errors
-    from gbinet.evaluation.report import Report, Table, provenance
+    from gbinet.evaluation.depth_scene import find_pairs
+    from gbinet.evaluation.scores import ScoreSheet, provenance
 
     out = out or predictions / "evaluation"
     names = _scenes(predictions, out)
@@ -55,39 +56,19 @@ def depth(
     pictures: list[Path] = []
     for name in names:
         label = name or predictions.resolve().name
-        scores[label], made = _depth_scene(
-            label,
-            predictions / name,
-            truth / name,
-            out,
-            thresholds,
-            unit,
-            (depth_scale, truth_scale),
-            maps,
-            images_of(images, name),
+        pairs = find_pairs(
+            predictions / name, truth / name, depth_scale, truth_scale, images_of(images, name)
         )
-        pictures += made
-    rows = [_depth_row(label, score.errors) for label, score in scores.items()]
-    rows += [_depth_row(f"{label}, no edges", score.smooth) for label, score in scores.items()]
-    if len(scores) > 1:
-        rows += [_depth_row("mean", mean_errors([s.errors for s in scores.values()]))]
-        rows += [_depth_row("mean, no edges", mean_errors([s.smooth for s in scores.values()]))]
-    within = [f"% <= {t:g} {unit}" for t in thresholds]
-    columns = ["scene", "pixels", "% answered", *within, f"mean [{unit}]", f"median [{unit}]"]
-    confident = [
-        [label, sure.above, 100 * sure.share, *(100 * share for share in sure.within.values())]
-        for label, score in scores.items()
-        for sure in score.confident
-    ]
-    by_confidence = Table(["scene", "confidence above", "% of pixels", *within], confident)
-    report = Report(
+        scores[label], picture = _depth_scene(label, pairs, out, thresholds, unit, maps)
+        pictures.append(picture)
+    table, by_confidence = _tables(scores, thresholds, unit)
+    made = {name: provenance(predictions / name) for name in names}
+    report = ScoreSheet(
         f"Depth maps of {predictions.resolve().name}",
-        Table(columns, rows),
-        {"By confidence": by_confidence} if confident else {},
+        table,
+        {"By confidence": by_confidence} if by_confidence.rows else {},
         settings={"thresholds": list(thresholds), "unit": unit, "truth": str(truth)},
-        prediction=provenance(predictions)
-        if names == [""]
-        else {name: provenance(predictions / name) for name in names},
+        prediction=made[""] if names == [""] else made,
         notes=[
             "Shares are of all pixels with known true depth; one without an answer counts as wrong. "
             "Mean and median are of the answered ones."
@@ -98,13 +79,33 @@ def depth(
     finish(out, report)
 
 
+def _tables(scores: dict[str, SceneDepth], thresholds: Sequence[float], unit: str) -> tuple[Table, Table]:
+    """A row per scene, with edges and without, and their means; and the same by confidence."""
+    from gbinet.evaluation.depth_scene import mean_errors
+    from gbinet.evaluation.scores import Table
+
+    rows = [_depth_row(label, score.errors) for label, score in scores.items()]
+    rows += [_depth_row(f"{label}, no edges", score.smooth) for label, score in scores.items()]
+    if len(scores) > 1:
+        rows += [_depth_row("mean", mean_errors([s.errors for s in scores.values()]))]
+        rows += [_depth_row("mean, no edges", mean_errors([s.smooth for s in scores.values()]))]
+    within = [f"% <= {t:g} {unit}" for t in thresholds]
+    confident = [
+        [label, sure.above, 100 * sure.share, *(100 * share for share in sure.within.values())]
+        for label, score in scores.items()
+        for sure in score.confident
+    ]
+    columns = ["scene", "pixels", "% answered", *within, f"mean [{unit}]", f"median [{unit}]"]
+    return Table(columns, rows), Table(["scene", "confidence above", "% of pixels", *within], confident)
+
+
 def _scenes(predictions: Path, out: Path) -> list[str]:
     """Names of the folders that hold depth maps; "" for the folder itself. Our own results are none."""
-    from gbinet.data.depth_folder import place_of
     from gbinet.formats.depth_files import SUFFIXES
+    from gbinet.scenes.depth_folder import maps_folder
 
     def holds_maps(folder: Path) -> bool:
-        return place_of(folder) != folder or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))
+        return maps_folder(folder) != folder or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))
 
     if not predictions.is_dir():
         raise SceneError(f"{predictions}: there is no such folder of depth maps")
@@ -124,20 +125,16 @@ def _depth_row(label: str, errors: DepthErrors) -> list[object]:
 
 def _depth_scene(
     label: str,
-    predictions: Path,
-    truth: Path,
+    pairs: Sequence[DepthPair],
     out: Path,
     thresholds: Sequence[float],
     unit: str,
-    scales: tuple[float, float],
     maps: bool,
-    images: Path | None,
-) -> tuple[SceneDepth, list[Path]]:
-    from gbinet.evaluation.depth_scene import DepthEvaluation, find_pairs, read_pair
+) -> tuple[SceneDepth, Path]:
+    from gbinet.evaluation.depth_scene import DepthEvaluation, read_pair
     from gbinet.evaluation.plots import Curve, plot
-    from gbinet.evaluation.report import save_error_map
+    from gbinet.evaluation.scores import save_error_map
 
-    pairs = find_pairs(predictions, truth, *scales, images)
     evaluation = DepthEvaluation(thresholds)
     with progress_bar(label) as progress:
         for done, pair in enumerate(pairs):
@@ -155,4 +152,4 @@ def _depth_scene(
         x_label=f"error [{unit}]",
         y_label="% of pixels per bin",
     )
-    return evaluation.result(), [picture]
+    return evaluation.result(), picture

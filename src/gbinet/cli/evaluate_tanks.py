@@ -14,7 +14,9 @@ from gbinet.cli.say import say
 from gbinet.errors import SceneError
 
 if TYPE_CHECKING:
-    from gbinet.evaluation.tanks import TanksScore
+    from gbinet.evaluation.tanks import TanksReference, TanksScore
+
+Poses = np.ndarray[tuple[int, ...], np.dtype[np.float64]]  # world_from_cam [V, 4, 4]
 
 
 def tanks(
@@ -38,55 +40,53 @@ def tanks(
             such folders. What lies outside the scene and this folder is not read.
         device: Where to compute.
     """
-    from gbinet.evaluation.cloud import load_points
-    from gbinet.evaluation.report import Report, Table, plot_fscore, provenance, save_error_cloud
-    from gbinet.evaluation.tanks import TAU, evaluate_scene, load_reference
+    from gbinet.evaluation.scores import ScoreSheet, Table, provenance
+    from gbinet.evaluation.tanks import TAU, load_reference
 
-    if clouds.is_file():
-        jobs = [(clouds, trajectories, truth)]
-    else:
+    jobs = [(clouds, trajectories, truth)]
+    if not clouds.is_file():
+        names = [name for name in TAU if (truth / name).is_dir()]
+        plys = [_of_scene(clouds, name, ".ply", "cloud.ply") for name in names]
         jobs = [
-            (
-                _of_scene(clouds, name, ".ply", "cloud.ply"),
-                _of_scene(trajectories, name, ".log", ""),
-                truth / name,
-            )
-            for name in TAU
-            if (truth / name).is_dir()
+            (p, _of_scene(trajectories, n, ".log", ""), truth / n) for p, n in zip(plys, names, strict=True)
         ]
     if not jobs:
         raise SceneError(f"{truth}: found none of {', '.join(TAU)}")
     out = out or (clouds if clouds.is_dir() else clouds.parent) / "evaluation"
     scores: list[TanksScore] = []
-    pictures: list[Path] = []
     for path, trajectory, folder in jobs:
         reference = load_reference(folder, tau)
-        with progress_bar(reference.name) as progress:
-            score, distances = evaluate_scene(
-                load_points(path),
-                _poses(trajectory, images_of(images, reference.name)),
-                reference,
-                device=pick(device),
-                progress=progress,
-            )
-        scores.append(score)
-        name = score.scene
-        save_error_cloud(out / f"{name}-precision.ply", distances.points, distances.to_truth, 3 * score.tau)
-        save_error_cloud(out / f"{name}-recall.ply", distances.truth, distances.to_points, 3 * score.tau)
-        title = f"{name}: F-score {100 * score.fscore:.2f} % at {score.tau:g} m"
-        pictures.append(plot_fscore(out / f"{name}-fscore.png", distances, score.tau, "m", title))
+        poses = _poses(trajectory, images_of(images, reference.name))
+        scores.append(_tanks_scene(path, poses, reference, out, device))
     rows = [_row(score.scene, [score]) for score in scores]
     if len(scores) > 1:
         rows.append(_row("mean", scores))
-    report = Report(
+    report = ScoreSheet(
         "Tanks and Temples, training scenes",
         Table(["scene", "precision [%]", "recall [%]", "F-score [%]", "points", "true points"], rows),
         settings={"truth": str(truth), "tau": {score.scene: score.tau for score in scores}},
         prediction=provenance(clouds),
         details={"scores": scores, "clouds": [provenance(path) for path, _, _ in jobs]},
-        pictures=pictures,
+        pictures=[out / f"{score.scene}-fscore.png" for score in scores],
     )
     finish(out, report)
+
+
+def _tanks_scene(path: Path, poses: Poses, reference: TanksReference, out: Path, device: str) -> TanksScore:
+    from gbinet.evaluation.cloud import load_points
+    from gbinet.evaluation.scores import plot_fscore, save_error_cloud
+    from gbinet.evaluation.tanks import evaluate_scene
+
+    name = reference.name
+    with progress_bar(name) as progress:
+        score, distances = evaluate_scene(
+            load_points(path), poses, reference, device=pick(device), progress=progress
+        )
+    save_error_cloud(out / f"{name}-precision.ply", distances.points, distances.to_truth, 3 * score.tau)
+    save_error_cloud(out / f"{name}-recall.ply", distances.truth, distances.to_points, 3 * score.tau)
+    title = f"{name}: F-score {100 * score.fscore:.2f} % at {score.tau:g} m"
+    plot_fscore(out / f"{name}-fscore.png", distances, score.tau, "m", title)
+    return score
 
 
 def _row(name: str, scores: list[TanksScore]) -> list[object]:
@@ -115,11 +115,12 @@ def tanks_upload(
     import tempfile
 
     from gbinet.evaluation.tanks import pack_upload
-    from gbinet.formats.tanks import names_of_scenes, write_log
+    from gbinet.formats.tanks import write_log
+    from gbinet.scenes.tanks import scenes
 
     with tempfile.TemporaryDirectory() as scratch:
         plys, logs = {}, {}
-        for name in names_of_scenes(group):
+        for name in scenes(group):
             plys[name] = _of_scene(clouds, name, ".ply", "cloud.ply")
             logs[name] = _of_scene(trajectories, name, ".log", "")
             if logs[name].is_dir():
@@ -137,13 +138,13 @@ def _of_scene(folder: Path, name: str, suffix: str, inside: str) -> Path:
     raise SceneError(f"{folder}: found neither {name}{suffix} nor {Path(name, inside)}")
 
 
-def _poses(path: Path, images: Path | None) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """world_from_cam [V, 4, 4] of a .log file or of all views of a scene."""
+def _poses(path: Path, images: Path | None) -> Poses:
+    """Of a .log file or of all views of a scene."""
     from gbinet.formats.tanks import read_log
 
     if not path.is_dir():
         return read_log(path)
-    from gbinet.data.load import load_scene
+    from gbinet.scenes.load import load_scene
 
     views = sorted(load_scene(path, images=images).views, key=lambda view: view.name)
     return np.stack([view.camera.world_from_cam.numpy() for view in views])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from gbinet.cli.fusion_options import AS_IS, FusionFlags
+from gbinet.cli.options import FusionFlags, FusionOptions, MeshFlags, MeshOptions
+from gbinet.cli.progress import StepBars
+from gbinet.cli.say import say, say_notes
 from gbinet.errors import SceneError, check_positive
 from gbinet.fusion.fuse import FusionConfig, fuse
-from gbinet.fusion.mesh import Mesher, MeshKind
+from gbinet.fusion.mesh import Mesher
 
 
 def run(
@@ -19,12 +22,11 @@ def run(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     depth: Path | None = None,
     depth_scale: float = 1.0,
-    fusion: FusionFlags = AS_IS,
+    fusion: FusionFlags = FusionOptions(),
     max_sources: int = FusionConfig.max_sources,
     images: Path | None = None,
     masks: Path | None = None,
-    mesh: MeshKind | None = None,
-    mesh_voxel: float | None = None,
+    mesh: MeshFlags = MeshOptions(),
     device: str = "auto",
 ) -> None:
     """Fuse depth maps into one cloud; memory does not grow with their number.
@@ -39,43 +41,33 @@ def run(
         images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
             folder is not read.
         masks: Folder of masks named like the photos; black is ignored.
-        mesh: Also write <out>_mesh.ply (needs the extra 'mesh'): tsdf keeps to what photos confirmed, poisson
-            closes holes.
-        mesh_voxel: Edge of the voxels of --mesh tsdf, in the scene's unit; 2 pixels by default.
         device: auto, cpu, cuda, cuda:1, mps.
     """
-    from gbinet.cli.progress import StageBars
-    from gbinet.cli.say import say, say_notes
-    from gbinet.data.depth_folder import DepthFolder, place_of
-    from gbinet.data.load import load_scene
     from gbinet.inference.device import pick_device
     from gbinet.pipeline.output import is_output_folder, output_folder
+    from gbinet.scenes.depth_folder import DepthFolder
+    from gbinet.scenes.load import load_scene
 
     check_positive("--depth-scale", depth_scale)
-    if mesh_voxel is not None:
-        check_positive("--mesh-voxel", mesh_voxel)
+    if mesh.mesh_voxel is not None:
+        check_positive("--mesh-voxel", mesh.mesh_voxel)
     config = fusion.applied(FusionConfig(max_sources=max_sources))
     as_folder = out.suffix.lower() != ".ply"
     if as_folder:
         out = out / "cloud.ply"
     found = load_scene(scene, images=images, masks=masks, max_sources=max_sources)
-    maps = DepthFolder(found, None if depth is None else place_of(depth), depth_scale)
+    maps = DepthFolder.of(found, depth, depth_scale)
     if not maps.known():
-        where = depth if depth is not None else scene
-        raise SceneError(f"{where}: no depth map is named like a view, e.g. {found.views[0].name}.npz")
-    mesher = None if mesh is None else Mesher(found, maps, mesh, config, mesh_voxel)
+        raise SceneError(
+            f"{depth or scene}: no depth map is named like a view, e.g. {found.views[0].name}.npz"
+        )
+    mesher = None if mesh.mesh is None else Mesher(found, maps, mesh.mesh, config, mesh.mesh_voxel)
     # A file in some folder is nobody else's business; in an output folder, other runs may be at work.
     whole = as_folder or is_output_folder(out.parent)
-    with output_folder(out.parent) if whole else nullcontext(), StageBars() as bars:
-        result = fuse(
-            found,
-            maps,
-            out,
-            config,
-            device=pick_device(device),
-            progress=lambda done, total, what: bars("fusion", done, total, what),
-            on_view=mesher.add if mesher else None,
-        )
+    with output_folder(out.parent) if whole else nullcontext(), StepBars() as bars:
+        on_view = None if mesher is None else mesher.add
+        shown = partial(bars, "fusion")
+        result = fuse(found, maps, out, config, device=pick_device(device), progress=shown, on_view=on_view)
     say_notes([*found.warnings, *result.warnings])
     if mesher is not None:
         say(f"also: {mesher.write(out, out.with_name(f'{out.stem}_mesh.ply'))}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from gbinet.cli.options import KindName, SceneFlags, SceneOptions
 from gbinet.cli.say import say
 from gbinet.names import shown
 
@@ -16,24 +17,14 @@ if TYPE_CHECKING:
 
     from gbinet.scene import Scene
 
-_NAMES = {
-    "colmap": "COLMAP model",
-    "mvsnet": "MVSNet folder",
-    "blendedmvs": "BlendedMVS scene",
-    "dtu": "scan of DTU's training set",
-    "nerfstudio": "nerfstudio / instant-ngp transforms.json",
-    "rgbd": "RGB-D folder",
-}
 _ROWS = 12  # views in the table, unless all are asked for
 
 
 def run(
     folder: tyro.conf.Positional[Path],
     picture: Path | None = None,
-    kind: str | None = None,
-    depth_range: tuple[float, float] | None = None,
-    images: Path | None = None,
-    masks: Path | None = None,
+    kind: KindName | None = None,
+    scene: SceneFlags = SceneOptions(),
     all: bool = False,
 ) -> None:
     """Show what was understood of a scene: views, sizes, depth ranges, pairs, coverage.
@@ -41,54 +32,32 @@ def run(
     Args:
         folder: A folder of posed photos.
         picture: Where to write a picture of it (cameras, points, ranges, pairs, photos), e.g. scene.png.
-        kind: Read it as this (colmap, mvsnet, blendedmvs, dtu, nerfstudio, rgbd) instead of recognising it.
-        depth_range: NEAR FAR for every view, instead of what the scene says.
-        images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
-            folder is not read.
-        masks: Folder of masks, if it is not beside the images.
+        kind: Read it as this instead of recognising it.
         all: List every view.
     """
     from rich.console import Console
     from rich.text import Text
 
-    from gbinet.cli.progress import progress_bar
-    from gbinet.data.load import list_photos, load_scene
-    from gbinet.scene import DepthRange
+    from gbinet.scenes.kinds import recognise
+    from gbinet.scenes.photos import list_photos
 
     console = Console(soft_wrap=False)
-    if kind is None and _is_bare(folder):
-        photos = list_photos(folder)
-        console.print(_photo_table(folder, photos))
+    if kind is None and (found := recognise(folder)) is not None and not found.posed:
+        console.print(_photo_table(folder, list_photos(folder)))
         console.print("These photos have no camera poses. `gbinet reconstruct` finds them first.")
         if picture is not None:
             console.print("No picture was written: it would show the cameras.")
         return
-    limits = None if depth_range is None else DepthRange(*depth_range)
-    with progress_bar() as progress:
-        scene = load_scene(
-            folder, kind=kind, depth_range=limits, images=images, masks=masks, progress=progress
-        )
-    console.print(_summary(scene))
-    console.print(_views(scene, None if all else _ROWS))
-    for warning in scene.warnings:
+    loaded = scene.load(folder, kind)
+    console.print(_summary(loaded))
+    console.print(_views(loaded, None if all else _ROWS))
+    for warning in loaded.warnings:
         console.print(Text.assemble(("warning: ", "yellow"), shown(warning)))
     if picture is not None:
         from gbinet.formats.image import write_image
         from gbinet.viewer.overview import draw_overview
 
-        say(f"picture in {write_image(picture, draw_overview(scene))}")
-
-
-def _is_bare(folder: Path) -> bool:
-    """Photos and nothing else that could be a scene."""
-    from gbinet.data.load import list_photos, recognise
-    from gbinet.errors import SceneError
-
-    try:
-        recognise(folder)
-    except SceneError:
-        return bool(list_photos(folder))
-    return False
+        say(f"picture in {write_image(picture, draw_overview(loaded))}")
 
 
 def _photo_table(folder: Path, photos: list[Path]) -> Table:
@@ -110,10 +79,11 @@ def _photo_table(folder: Path, photos: list[Path]) -> Table:
 
 
 def _summary(scene: Scene) -> Table:
-    from gbinet.scene import coverage
+    from gbinet.scenes.kinds import title_of
+    from gbinet.scenes.neighbours import coverage
 
     views = scene.views
-    table = _plain(f"{scene.name}: {_NAMES.get(scene.kind, scene.kind)}")
+    table = _plain(f"{scene.name}: {title_of(scene.kind)}")
     table.add_row("views", str(len(views)))
     table.add_row("image size", _counted(Counter(f"{v.camera.width}x{v.camera.height}" for v in views)))
     ranges = [view.depth_range for view in views if view.depth_range is not None]
@@ -145,7 +115,7 @@ def _views(scene: Scene, rows: int | None) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from gbinet.scene import coverage
+    from gbinet.scenes.neighbours import coverage
 
     table = Table(box=box.SIMPLE, pad_edge=False)
     for column in ("view", "size", "near", "far", "coverage", "best sources"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -21,10 +21,11 @@ from rich.progress import (
 from rich.text import Text
 
 from gbinet.names import shown
+from gbinet.progress import Progress as ProgressCall
 
 
 @contextmanager
-def progress_bar(label: str = "") -> Iterator[Callable[[int, int, str], None]]:
+def progress_bar(label: str = "") -> Iterator[ProgressCall]:
     """Yields `progress(done, total, what)`; each `what` has a bar of its own, gone when the block ends."""
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -64,8 +65,8 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each", style="dim")
 
 
-class StageBars:
-    """`with StageBars() as bars: work(progress=bars)`; on no terminal, nothing is drawn."""
+class StepBars:
+    """`with StepBars() as bars: work(progress=bars)`; on no terminal, nothing is drawn."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -82,16 +83,16 @@ class StageBars:
         )
         self._tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> StageBars:
+    def __enter__(self) -> StepBars:
         self._bars.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
 
-    def __call__(self, stage: str, done: int, total: int, what: str) -> None:
-        if stage not in self._tasks:
-            self._tasks[stage] = self._bars.add_task(_TITLES.get(stage, stage), total=total, what="")
-        self._bars.update(self._tasks[stage], completed=done, total=total, what=shown(what))
+    def __call__(self, step: str, done: int, total: int, what: str) -> None:
+        if step not in self._tasks:
+            self._tasks[step] = self._bars.add_task(_TITLES.get(step, step), total=total, what="")
+        self._bars.update(self._tasks[step], completed=done, total=total, what=shown(what))

@@ -4,34 +4,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
-from gbinet.cli.fusion_options import AS_IS, FusionFlags
-from gbinet.inference.device import Precision
-from gbinet.scene import DepthRange
-from gbinet.sfm.cameras import CameraSharing
+from gbinet.cli.options import (
+    FusionFlags,
+    FusionOptions,
+    MeshFlags,
+    MeshOptions,
+    NetworkFlags,
+    NetworkOptions,
+    SceneFlags,
+    SceneOptions,
+)
+from gbinet.cli.progress import StepBars
+from gbinet.cli.say import say, say_notes
+from gbinet.pipeline.reconstruct import ExportKind
+from gbinet.scenes.sfm.cameras import CameraSharing
 
 
 def run(
     photos: tyro.conf.Positional[Path],
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     quality: Annotated[Literal["fast", "balanced", "best"], tyro.conf.arg(aliases=["-q"])] = "balanced",
-    weights: str | None = None,
     size: int | None = None,
     views: int | None = None,
-    depth_range: tuple[float, float] | None = None,
-    fusion: FusionFlags = AS_IS,
-    images: Path | None = None,
-    masks: Path | None = None,
+    network: NetworkFlags = NetworkOptions(),
+    fusion: FusionFlags = FusionOptions(),
+    scene: SceneFlags = SceneOptions(),
     camera: CameraSharing | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
-    max_memory: float | None = None,
-    export: Literal["colmap", "openmvs", "nerfstudio"] | None = None,
-    mesh: Literal["tsdf", "poisson"] | None = None,
-    mesh_voxel: float | None = None,
+    export: ExportKind | None = None,
+    mesh: MeshFlags = MeshOptions(),
     overwrite: bool = False,
 ) -> None:
     """Make a dense cloud from photos.
@@ -40,52 +44,32 @@ def run(
         photos: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder for cloud.ply, depth/, report.html, run.json. Run again with the same folder to continue.
         quality: Sets size, views and thresholds, which the options below change one by one.
-        weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
         size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
-        depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
-        images: Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene
-            and this folder is not read.
-        masks: Folder of masks named like the photos; black is ignored.
         camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
             per-folder also reads the folders in the folder.
-        device: auto, cpu, cuda, cuda:1, mps.
-        precision: auto is float16 on CUDA and float32 elsewhere.
-        max_memory: GiB that the network may use; larger images are cut into tiles.
         export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, into out/export.
-        mesh: Also write mesh.ply (needs the extra 'mesh'): tsdf keeps to what photos confirmed, poisson
-            closes holes.
-        mesh_voxel: Edge of the voxels of --mesh tsdf, in the scene's unit; 2 pixels by default.
         overwrite: Replace depth maps in the output folder that were made with other settings.
     """
-    from gbinet.cli.progress import StageBars
-    from gbinet.cli.say import say, say_notes
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline import reconstruct as pipeline
     from gbinet.pipeline.record import duration
 
     config = pipeline.preset(quality)
-    depth = {
-        "max_size": size,
-        "views": views,
-        "depth_range": None if depth_range is None else DepthRange(*depth_range),
-        "device": device,
-        "precision": precision,
-        "max_memory": max_memory,
-    }
+    depth = network.settings(max_size=size, views=views, depth_range=scene.limits)
     config = replace(
         config,
-        depth=replace(config.depth, **given(depth)),
+        depth=replace(config.depth, **depth),
         fusion=fusion.applied(config.fusion),
-        images=images,
-        masks=masks,
+        images=scene.images,
+        masks=scene.masks,
         camera=camera,
         export=export,
-        mesh=mesh,
-        mesh_voxel=mesh_voxel,
+        mesh=mesh.mesh,
+        mesh_voxel=mesh.mesh_voxel,
     )
-    model = GBiNet.from_pretrained(weights)
-    with StageBars() as bars:
+    model = GBiNet.from_pretrained(network.weights)
+    with StepBars() as bars:
         result = pipeline.run(photos, model, out, config, overwrite=overwrite, progress=bars)
     if result.poses is not None:
         say(result.poses.summary())
@@ -96,8 +80,3 @@ def run(
         say(f"also: {path}")
     say(f"{result.points:,} points in {duration(result.seconds)}: {result.cloud}")
     say(f"look at {result.report}")
-
-
-def given(values: dict[str, Any]) -> dict[str, Any]:
-    """Only what was asked for."""
-    return {key: value for key, value in values.items() if value is not None}

@@ -19,6 +19,7 @@ def run(
     layout: Literal["mvsnet", "blendedmvs"] = "mvsnet",
     kind: Literal["table", "room", "facade", "terrain"] | None = None,
     unit: float = 1.0,
+    life: float = 0.0,
     seed: int = 0,
     device: str = "auto",
 ) -> None:
@@ -29,11 +30,13 @@ def run(
         scenes: How many scenes.
         views: Photos per scene.
         size: WIDTHxHEIGHT of the photos.
-        assets: Folder of objects and textures (gso/, polyhaven/, meshes/, textures/). Without it, shapes and
-            textures are generated.
+        assets: Folder of objects and textures (gso/, polyhaven/, meshes/, textures/), or a folder of such
+            folders. Without it, shapes and textures are generated.
         layout: Names of the folders in a scene.
         kind: Only this kind of scene.
         unit: Scene units per metre; 1000 writes millimetres.
+        life: Share of scenes with the difficulties of real photos: gloss, plain walls, sky, thin things,
+            blur, dim light, and so on. Cameras and depth maps stay exact.
         seed: Another seed gives other scenes.
         device: auto, cpu, cuda.
     """
@@ -46,7 +49,7 @@ def run(
     width, cross, height = size.lower().partition("x")
     if not (cross and width.isdigit() and height.isdigit()):
         raise InputError(f"--size is WIDTHxHEIGHT, for example 1600x1152, not '{size}'")
-    config = WriteConfig(scenes, views, int(width), int(height), layout, kind, seed, unit)
+    config = WriteConfig(scenes, views, int(width), int(height), layout, kind, seed, unit, life)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     with progress_bar("rendering") as progress:

@@ -14,7 +14,7 @@ from gbinet.errors import InputError
 from gbinet.training.checkpoint import resumed_config
 from gbinet.training.config import TrainConfig, preset
 from gbinet.training.progress import line
-from gbinet.training.trainer import Report, train
+from gbinet.training.trainer import TrainStatus, train
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _run(start: Start, config: TrainConfig) -> None:
     out, console = start.folder, Console()
     with console.status("getting ready") as status:
 
-        def show(report: Report) -> None:
+        def show(report: TrainStatus) -> None:
             # On a terminal one line is rewritten, and only events stay; elsewhere every line is printed.
             if console.is_terminal and not report.text:
                 status.update(line(report))

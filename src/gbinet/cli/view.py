@@ -24,7 +24,7 @@ def run(
             folder is not read.
         port: Port on localhost; the next free one if it is taken.
     """
-    from gbinet.data.depth_folder import DepthFolder
+    from gbinet.scenes.depth_folder import DepthFolder
     from gbinet.viewer.server import open_output, serve
 
     cloud, name = open_output(out)
@@ -38,8 +38,8 @@ def run(
 
 def _scene(out: Path, given: Path | None, images: Path | None) -> Scene | None:
     """The scene that the output folder was made from, as far as it can be found again."""
-    from gbinet.data.load import load_scene
     from gbinet.formats.reading import read_json
+    from gbinet.scenes.load import load_scene
 
     if given is not None:
         return load_scene(given, images=images, cache=out / "undistorted")

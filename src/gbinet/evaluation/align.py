@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from gbinet.errors import InputError
-from gbinet.evaluation.nearest import Points, Progress, neighbours
+from gbinet.evaluation.nearest import Points, neighbours
+from gbinet.progress import Progress
 
 Matrix = NDArray[np.float64]  # [4, 4]
 

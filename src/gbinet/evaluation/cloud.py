@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from gbinet.errors import InputError
-from gbinet.evaluation.nearest import Points, Progress, nearest_distances, thin
+from gbinet.evaluation.nearest import Points, nearest_distances, thin
 from gbinet.formats.ply import read_ply
+from gbinet.progress import Progress
 
 
 def load_points(path: str | Path) -> Points:
@@ -78,13 +80,9 @@ def compare_clouds(
     points, truth = checked(points, "the cloud"), checked(truth, "the true cloud")
     if thinning is not None:
         points = points[thin(points, thinning, seed=seed, device=device, progress=progress)]
-    to_truth = nearest_distances(
-        points, truth, max_distance=max_distance, device=device, progress=progress, what="cloud to truth"
-    )
-    to_points = nearest_distances(
-        truth, points, max_distance=max_distance, device=device, progress=progress, what="truth to cloud"
-    )
-    return CloudDistances(points, to_truth, truth, to_points)
+    nearest = partial(nearest_distances, max_distance=max_distance, device=device, progress=progress)
+    to_truth = nearest(points, truth, what="cloud to truth")
+    return CloudDistances(points, to_truth, truth, nearest(truth, points, what="truth to cloud"))
 
 
 def score_cloud(
@@ -131,24 +129,21 @@ def voxel_means(points: Points, size: float) -> NDArray[np.float64]:
     if len(points) == 0:
         return np.zeros((0, 3))
     low = points.min(axis=0).astype(np.float64) - size / 2
-    cell = cell_ids(points, low, size)
-    order = np.argsort(cell, kind="stable")
-    starts = run_starts(cell[order])
-    counts = np.diff(np.append(starts, len(points)))
+    order, starts, counts = cells_of(points, low, size)
     sums = np.stack([np.add.reduceat(points[order, k].astype(np.float64), starts) for k in range(3)], axis=1)
     return np.asarray(sums / counts[:, None])
 
 
-def cell_ids(points: Points, low: NDArray[np.float64], size: float) -> NDArray[np.int64]:
-    """One number per voxel of a grid that starts at `low`, [N]."""
+def cells_of(
+    points: Points, low: NDArray[np.float64], size: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Points by the voxels of a grid that starts at `low`: order [N], where each voxel begins, its count."""
     cells = np.floor((points.astype(np.float64) - low) / size)
     if np.abs(cells).max(initial=0) >= 1 << 20:
         extent = float(np.abs(cells).max() * size)
         raise InputError(f"a cloud {extent:g} wide has too many voxels of {size:g}; is its unit right?")
     x, y, z = cells.astype(np.int64).T + (1 << 20)
-    return np.asarray((x << 42) | (y << 21) | z)
-
-
-def run_starts(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where runs of equal values begin in a sorted array."""
-    return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])) if len(values) else values
+    voxel = np.asarray((x << 42) | (y << 21) | z)
+    order = np.argsort(voxel, kind="stable")
+    starts = np.flatnonzero(np.diff(voxel[order], prepend=-1))
+    return order, starts, np.diff(starts, append=len(points))

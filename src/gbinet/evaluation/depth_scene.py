@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gbinet.camera import pixel_centres
-from gbinet.data.depth_folder import place_of
 from gbinet.errors import InputError, SceneError, check_positive
 from gbinet.evaluation.depth import (
     THRESHOLDS,
@@ -23,6 +22,7 @@ from gbinet.evaluation.depth import (
 )
 from gbinet.formats.depth_files import SUFFIXES, depth_files_in, read_confidence, read_depth
 from gbinet.formats.made_by import makers_of
+from gbinet.scenes.depth_folder import maps_folder
 
 CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LOG_LOW, _LOG_HIGH, _BINS = -7.0, 7.0, 14_000  # histogram of log10(error): bins of 0.23 %
@@ -65,7 +65,7 @@ def find_pairs(
     images: str | Path | None = None,
 ) -> list[DepthPair]:
     """Match depth files by name; `truth` is a scene with depth, or a folder of depth files."""
-    folder = place_of(predictions)
+    folder = maps_folder(predictions)
     true = _truths(Path(truth), truth_scale, images)
     found = depth_files_in(folder)
     pairs = [
@@ -96,7 +96,7 @@ def _refuse_predictions(pairs: Sequence[DepthPair]) -> None:
 
 
 def _truths(truth: Path, scale: float, images: str | Path | None) -> dict[str, tuple[Path, float]]:
-    from gbinet.data.load import load_scene
+    from gbinet.scenes.load import load_scene
 
     if _holds_only_depth(truth):
         return {name: (path, scale) for name, path in depth_files_in(truth).items()}

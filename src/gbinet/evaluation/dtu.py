@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from gbinet.errors import InputError, SceneError
-from gbinet.evaluation.cloud import checked, load_points, mean_and_median
-from gbinet.evaluation.nearest import Points, Progress, nearest_distances, thin
+from gbinet.evaluation.cloud import CloudDistances, checked, load_points, mean_and_median
+from gbinet.evaluation.nearest import Points, nearest_distances, thin
 from gbinet.formats.dtu import ObservedVolume, read_observed_volume, read_plane
-
-TEST_SCANS = (1, 4, 9, 10, 11, 12, 13, 15, 23, 24, 29, 32, 33, 34, 48, 49, 62, 75, 77, 110, 114, 118)
+from gbinet.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,6 @@ class DTUScore:
     reference: int  # reference points above the table: completeness is over these
 
 
-@dataclass(frozen=True)
-class DTUDistances:
-    """What the score is made of, for plots and coloured clouds. inf = max_distance or more."""
-
-    points: Points  # [N, 3] observed points
-    to_reference: NDArray[np.float64]  # [N]
-    reference: Points  # [M, 3] reference points above the table
-    to_points: NDArray[np.float64]  # [M]
-
-
 def load_reference(folder: str | Path, scan: int) -> DTUReference:
     """Read DTU's files: `ObsMask/ObsMask1_10.mat`, `ObsMask/Plane1.mat`, `Points/stl/stl001_total.ply`."""
     root = Path(folder)
@@ -88,7 +78,8 @@ def evaluate_scan(
     *,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-) -> tuple[DTUScore, DTUDistances]:
+) -> tuple[DTUScore, CloudDistances]:
+    """The score, and its distances: of observed points, and of reference points above the table."""
     protocol = protocol or DTUProtocol()
     total = len(checked(points, "the cloud"))
     if protocol.thinning > 0:
@@ -102,22 +93,9 @@ def evaluate_scan(
         )
     seen = points[in_observed(points, reference.observed)]
     above = reference.points[above_plane(reference.points, reference.plane)]
-    to_reference = nearest_distances(
-        seen,
-        reference.points,
-        max_distance=protocol.max_distance,
-        device=device,
-        progress=progress,
-        what="accuracy",
-    )
-    to_points = nearest_distances(
-        above,
-        points,
-        max_distance=protocol.max_distance,
-        device=device,
-        progress=progress,
-        what="completeness",
-    )
+    nearest = partial(nearest_distances, max_distance=protocol.max_distance, device=device, progress=progress)
+    to_reference = nearest(seen, reference.points, what="accuracy")
+    to_points = nearest(above, points, what="completeness")
     accuracy, accuracy_median = mean_and_median(to_reference, protocol.max_distance)
     completeness, completeness_median = mean_and_median(to_points, protocol.max_distance)
     score = DTUScore(
@@ -131,7 +109,7 @@ def evaluate_scan(
         observed=len(seen),
         reference=len(above),
     )
-    return score, DTUDistances(seen, to_reference, above, to_points)
+    return score, CloudDistances(seen, to_reference, above, to_points)
 
 
 def in_box(points: Points, volume: ObservedVolume, margin: float) -> NDArray[np.bool_]:

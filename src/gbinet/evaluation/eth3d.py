@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from gbinet.errors import GBiNetError, InputError
 from gbinet.evaluation.align import transformed
-from gbinet.evaluation.cloud import cell_ids, checked, harmonic_mean, load_points, run_starts
-from gbinet.evaluation.nearest import Points, Progress, nearest_distances
+from gbinet.evaluation.cloud import cells_of, checked, harmonic_mean, load_points
+from gbinet.evaluation.nearest import Points, nearest_distances
 from gbinet.formats.meshlab import read_meshlab
+from gbinet.progress import Progress
 
 TOLERANCES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # metres
 GRID_SHIFTS = (0.0, 0.5)  # voxels
@@ -122,10 +123,7 @@ def voxel_share(points: Points, good: NDArray[np.bool_], counted: NDArray[np.boo
         return 0.0
     total, voxels = 0.0, 0
     for shift in GRID_SHIFTS:
-        cells = cell_ids(points, np.full(3, -shift * voxel), voxel)
-        order = np.argsort(cells, kind="stable")
-        starts = run_starts(cells[order])
-        counts = np.diff(np.append(starts, len(points)))
+        order, starts, counts = cells_of(points, np.full(3, -shift * voxel), voxel)
         total += float((np.add.reduceat(good[order].astype(np.int64), starts) / counts).sum())
         voxels += len(starts)
     return total / voxels

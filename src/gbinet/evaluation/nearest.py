@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,9 +16,9 @@ from numpy.typing import NDArray
 
 from gbinet.errors import InputError
 from gbinet.evaluation import grid
+from gbinet.progress import Progress
 
 Points = NDArray[np.floating[Any]]  # [N, 3] float32 or float64
-Progress = Callable[[int, int, str], None]  # done, total, what
 
 _CHUNK = 1 << 20  # queries at a time
 _FIRST_BATCH = 1 << 10  # thinning: small, because all points of the first batch may be within the radius

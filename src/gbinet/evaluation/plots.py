@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.image import write_image
 
 Floats = NDArray[np.floating]
 
@@ -68,30 +68,27 @@ def plot(
     image = Image.new("RGB", (_WIDTH * _SCALE, _HEIGHT * _SCALE), _PAPER)
     draw = ImageDraw.Draw(image)
 
-    def place(x: float, y: float) -> tuple[float, float]:
+    def to_canvas(x: float, y: float) -> tuple[float, float]:
         across = min(max((x - start) / (x_ticks[-1] - start), 0), 1) * (_WIDTH - _LEFT - _RIGHT)
         up = min(max(y / y_ticks[-1], 0), 1) * (_HEIGHT - _TOP - _BOTTOM)
         return (_LEFT + across) * _SCALE, (_HEIGHT - _BOTTOM - up) * _SCALE
 
-    _draw_axes(draw, place, x_ticks, y_ticks)
+    _draw_axes(draw, to_canvas, x_ticks, y_ticks)
     _text(draw, (_LEFT, 14), title, 17)
     _text(draw, (_WIDTH / 2, _HEIGHT - 30), x_label, 14, anchor="ma")
     _text(draw, (_WIDTH - _RIGHT, 18), y_label, 13, anchor="ra")
     if mark is not None and mark <= x_ticks[-1]:
         for y in np.arange(0, 1, 0.04) * y_ticks[-1]:
-            draw.line([place(mark, y), place(mark, y + 0.02 * y_ticks[-1])], fill=_INK, width=2)
+            draw.line([to_canvas(mark, y), to_canvas(mark, y + 0.02 * y_ticks[-1])], fill=_INK, width=2)
     for curve, colour in zip(curves, COLOURS, strict=False):
-        _draw_curve(draw, place, curve, colour)
+        _draw_curve(draw, to_canvas, curve, colour)
     if len(curves) > 1:
-        left, upper = _legend_corner(curves, place)
+        left, upper = _legend_corner(curves, to_canvas)
         for row, (curve, colour) in enumerate(zip(curves, COLOURS, strict=False)):
             y = upper + 20 * row + 10
             draw.rectangle([v * _SCALE for v in (left, y - 5, left + 12, y + 5)], fill=colour)
             _text(draw, (left + 20, y), curve.label, 13, anchor="lm")
-    path = Path(path)
-    with atomic_path(path) as temporary:
-        image.resize((_WIDTH, _HEIGHT), Image.Resampling.LANCZOS).save(temporary)
-    return path
+    return write_image(Path(path), np.asarray(image.resize((_WIDTH, _HEIGHT), Image.Resampling.LANCZOS)))
 
 
 def ticks(largest: float, whole: bool = False) -> list[float]:
@@ -105,32 +102,36 @@ def ticks(largest: float, whole: bool = False) -> list[float]:
     return [step * k for k in range(math.ceil(largest / step * (1 - 1e-9)) + 1)]
 
 
-Place = Callable[[float, float], tuple[float, float]]
+ToCanvas = Callable[[float, float], tuple[float, float]]
 
 
 def _draw_axes(
-    draw: ImageDraw.ImageDraw, place: Place, x_ticks: Sequence[float], y_ticks: Sequence[float]
+    draw: ImageDraw.ImageDraw, to_canvas: ToCanvas, x_ticks: Sequence[float], y_ticks: Sequence[float]
 ) -> None:
     for x in x_ticks:
-        draw.line([place(x, 0), place(x, y_ticks[-1])], fill=_GRID, width=_SCALE)
-        at = place(x, 0)
+        draw.line([to_canvas(x, 0), to_canvas(x, y_ticks[-1])], fill=_GRID, width=_SCALE)
+        at = to_canvas(x, 0)
         _text(draw, (at[0] / _SCALE, at[1] / _SCALE + 8), f"{x:.4g}", 12, anchor="ma")
     for y in y_ticks:
-        draw.line([place(x_ticks[0], y), place(x_ticks[-1], y)], fill=_GRID, width=_SCALE)
-        at = place(x_ticks[0], y)
+        draw.line([to_canvas(x_ticks[0], y), to_canvas(x_ticks[-1], y)], fill=_GRID, width=_SCALE)
+        at = to_canvas(x_ticks[0], y)
         _text(draw, (at[0] / _SCALE - 8, at[1] / _SCALE), f"{y:.4g}", 12, anchor="rm")
-    corner = place(x_ticks[0], 0)
-    draw.line([place(x_ticks[0], y_ticks[-1]), corner, place(x_ticks[-1], 0)], fill=_INK, width=_SCALE)
+    corner = to_canvas(x_ticks[0], 0)
+    draw.line(
+        [to_canvas(x_ticks[0], y_ticks[-1]), corner, to_canvas(x_ticks[-1], 0)], fill=_INK, width=_SCALE
+    )
 
 
-def _legend_corner(curves: Sequence[Curve], place: Place) -> tuple[float, float]:
+def _legend_corner(curves: Sequence[Curve], to_canvas: ToCanvas) -> tuple[float, float]:
     """Left and upper end of the legend: in the corner of the plot with the fewest lines behind it."""
     width, height = 150, 20 * len(curves)
     points = []  # close to each other along the curves
     for curve in curves:
         x = (curve.x[1:] + curve.x[:-1]) / 2 if len(curve.x) > len(curve.y) else curve.x
         fine = np.linspace(float(x[0]), float(x[-1]), 400)
-        points += [place(float(a), float(b)) for a, b in zip(fine, np.interp(fine, x, curve.y), strict=True)]
+        points += [
+            to_canvas(float(a), float(b)) for a, b in zip(fine, np.interp(fine, x, curve.y), strict=True)
+        ]
     at = np.array(points) / _SCALE
 
     def behind(corner: tuple[float, float]) -> int:
@@ -142,15 +143,19 @@ def _legend_corner(curves: Sequence[Curve], place: Place) -> tuple[float, float]
     return min(corners, key=behind)  # of equal ones the first
 
 
-def _draw_curve(draw: ImageDraw.ImageDraw, place: Place, curve: Curve, colour: tuple[int, int, int]) -> None:
+def _draw_curve(
+    draw: ImageDraw.ImageDraw, to_canvas: ToCanvas, curve: Curve, colour: tuple[int, int, int]
+) -> None:
     if len(curve.x) == len(curve.y):
-        points = [place(float(x), float(y)) for x, y in zip(curve.x, curve.y, strict=True)]
+        points = [to_canvas(float(x), float(y)) for x, y in zip(curve.x, curve.y, strict=True)]
         draw.line(points, fill=colour, width=2 * _SCALE, joint="curve")
         return
     outline = []
     for low, high, y in zip(curve.x[:-1], curve.x[1:], curve.y, strict=True):
-        outline += [place(float(low), float(y)), place(float(high), float(y))]
-    draw.line([place(float(curve.x[0]), 0), *outline, place(float(curve.x[-1]), 0)], fill=colour, width=3)
+        outline += [to_canvas(float(low), float(y)), to_canvas(float(high), float(y))]
+    draw.line(
+        [to_canvas(float(curve.x[0]), 0), *outline, to_canvas(float(curve.x[-1]), 0)], fill=colour, width=3
+    )
 
 
 def _text(

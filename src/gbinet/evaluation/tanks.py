@@ -23,15 +23,18 @@ from gbinet.evaluation.align import Matrix, align_matches, icp, transformed
 from gbinet.evaluation.cloud import (
     CloudDistances,
     checked,
+    compare_clouds,
     harmonic_mean,
     load_points,
     share_below,
     voxel_means,
 )
-from gbinet.evaluation.nearest import Points, Progress, nearest_distances
-from gbinet.formats.atomic import atomic_path
+from gbinet.evaluation.nearest import Points
+from gbinet.formats.atomic import atomic_path, write_text
 from gbinet.formats.ply import read_ply
-from gbinet.formats.tanks import CropVolume, names_of_scenes, read_crop, read_log, read_mapping, read_matrix
+from gbinet.formats.tanks import CropVolume, read_crop, read_log, read_mapping, read_matrix
+from gbinet.progress import Progress
+from gbinet.scenes.tanks import scenes as split_scenes
 
 # Threshold of each scene with public truth, metres.
 TAU = {
@@ -111,12 +114,7 @@ def evaluate_scene(
     size = reference.tau / 2
     cloud = voxel_means(_inside(transformed(points, matrix), reference.crop, "the aligned cloud"), size)
     truth = voxel_means(_inside(reference.points, reference.crop, "the scan"), size)
-    distances = CloudDistances(
-        cloud,
-        nearest_distances(cloud, truth, device=device, progress=progress, what="precision"),
-        truth,
-        nearest_distances(truth, cloud, device=device, progress=progress, what="recall"),
-    )
+    distances = compare_clouds(cloud, truth, device=device, progress=progress)
     precision = share_below(distances.to_truth, reference.tau)
     recall = share_below(distances.to_points, reference.tau)
     score = TanksScore(
@@ -194,7 +192,7 @@ def pack_upload(
 ) -> Sequence[Path]:
     """Put `<Scene>.ply`, `<Scene>.log` and `md5_check.txt` into a folder, as the server's uploader wants."""
     out = Path(folder)
-    scenes = sorted(names_of_scenes(group))
+    scenes = sorted(split_scenes(group))
     missing = [name for name in scenes if name not in clouds or name not in logs]
     if missing:
         raise SceneError(f"group '{group}' needs a cloud and a trajectory of {', '.join(missing)} too")
@@ -211,6 +209,4 @@ def pack_upload(
                 digest = hashlib.file_digest(file, "md5").digest()
             sums.append(f"{target.name}###{base64.b64encode(digest).decode()}\n")
             written.append(target)
-    with atomic_path(out / "md5_check.txt") as temporary:
-        temporary.write_text("".join(sums))
-    return [*written, out / "md5_check.txt"]
+    return [*written, write_text(out / "md5_check.txt", "".join(sums))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import secrets
@@ -59,6 +60,17 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # the folder itself may be out of reach; then the first error matters
             temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def write_json(path: str | Path, content: object) -> Path:
+    """For people too: indented. What JSON does not know is written as text."""
+    return write_text(path, json.dumps(content, indent=2, default=str) + "\n")
 
 
 def remove_temporary(*folders: Path) -> list[Path]:

@@ -1,8 +1,8 @@
-"""COLMAP sparse models, read: binary and text, with or without the `rigs` and `frames` of COLMAP 4.
+"""COLMAP sparse models: binary and text, with or without the `rigs` and `frames` of COLMAP 4.
 
 Parsed by hand rather than by pycolmap: on broken files pycolmap allocates what a header claims, and can hang.
 Every image's own pose stands in `images.*` in all versions, so rigs and frames need not be read.
-pycolmap is the independent witness in the tests.
+pycolmap is the independent witness in the tests. What is written has the layout that every version reads.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gbinet.errors import FormatError
+from gbinet.errors import FormatError, InputError
+from gbinet.formats.atomic import atomic_path
 from gbinet.formats.reading import is_file
+from gbinet.scene import View
 
 MAX_SIDE = 1 << 17  # pixels; no image is larger
 
@@ -98,6 +100,7 @@ class ColmapPoints:
     rgb: NDArray[np.uint8]  # [P, 3]
     track_start: NDArray[np.int64]  # [P + 1]
     image_ids: NDArray[np.int64]  # [T] tracks, concatenated
+    indices: NDArray[np.int64] | None = None  # [T] which observation of that image it is, for writing
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,28 @@ def read_model(folder: Path, *, observations: bool = False) -> ColmapModel:
     return ColmapModel(folder, cameras, sorted(images, key=lambda image: image.name), points)
 
 
+def write_model(folder: Path, model: ColmapModel, text: bool = False) -> None:
+    from gbinet.formats import colmap_binary, colmap_text
+
+    writer, suffix = (colmap_text, ".txt") if text else (colmap_binary, ".bin")
+    contents = {
+        "cameras": writer.cameras_bytes(model.cameras),
+        "images": writer.images_bytes(model.images),
+        "points3D": writer.points_bytes(model.points),
+    }
+    for name, content in contents.items():
+        with atomic_path(folder / f"{name}{suffix}") as temporary:
+            temporary.write_bytes(content)
+
+
+def pinhole_parameters(view: View) -> tuple[float, float, float, float]:
+    """fx, fy, cx, cy; formats that know only these cannot hold a skewed camera."""
+    K = view.camera.K.double()
+    if abs(float(K[0, 1])) > 1e-6 * float(K[0, 0]):
+        raise InputError(f"the camera of view {view.name} is skewed, which this format cannot express")
+    return float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2])
+
+
 def _suffix(folder: Path) -> str | None:
     for suffix in (".bin", ".txt"):
         if all(is_file(folder / f"{name}{suffix}") for name in ("cameras", "images")):
@@ -149,7 +174,7 @@ def _no_points() -> ColmapPoints:
     return ColmapPoints(none, np.zeros((0, 3)), np.zeros((0, 3), np.uint8), np.zeros(1, np.int64), none)
 
 
-# ---- shared by both readers --------------------------------------------------------------------------------
+# ---- shared by text and binary -----------------------------------------------------------------------------
 
 
 def make_camera(
@@ -181,3 +206,23 @@ def make_pose(path: Path, position: str, values: NDArray[np.float64]) -> NDArray
     ]
     pose[:3, 3] = values[4:7]
     return pose
+
+
+def pose_values(cam_from_world: NDArray[np.float64]) -> tuple[float, ...]:
+    """cam_from_world [4, 4] -> qw qx qy qz tx ty tz."""
+    return tuple(map(float, [*quaternion(cam_from_world[:3, :3]), *cam_from_world[:3, 3]]))
+
+
+def quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rotation matrix -> unit quaternion (w, x, y, z), w >= 0: the eigenvector of Bar-Itzhack's matrix."""
+    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = rotation
+    matrix = np.array(
+        [
+            [xx + yy + zz, zy - yz, xz - zx, yx - xy],
+            [zy - yz, xx - yy - zz, xy + yx, xz + zx],
+            [xz - zx, xy + yx, yy - xx - zz, yz + zy],
+            [yx - xy, xz + zx, yz + zy, zz - xx - yy],
+        ]
+    )
+    vector: NDArray[np.float64] = np.linalg.eigh(matrix)[1][:, -1]
+    return vector if vector[0] >= 0 else -vector

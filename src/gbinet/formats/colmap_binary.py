@@ -1,7 +1,8 @@
-"""COLMAP's `cameras.bin`, `images.bin`, `points3D.bin`, read. Counts are checked against the bytes left."""
+"""COLMAP's `cameras.bin`, `images.bin`, `points3D.bin`. Counts are checked against the bytes left."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 from pathlib import Path
@@ -18,6 +19,7 @@ from gbinet.formats.colmap import (
     ColmapPoints,
     make_camera,
     make_pose,
+    pose_values,
 )
 from gbinet.formats.reading import open_sized
 
@@ -141,3 +143,37 @@ def read_points(path: Path) -> ColmapPoints:
         np.concatenate([[0], np.cumsum(fixed["length"].astype(np.int64))]),
         np.concatenate(tracks) if tracks else np.zeros(0, np.int64),
     )
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def cameras_bytes(cameras: dict[int, ColmapCamera]) -> bytes:
+    parts = [struct.pack("<Q", len(cameras))]
+    for id, camera in sorted(cameras.items()):
+        head = struct.pack("<IiQQ", id, MODELS[camera.model].id, camera.width, camera.height)
+        parts.append(head + camera.params.astype("<f8").tobytes())
+    return b"".join(parts)
+
+
+def images_bytes(images: list[ColmapImage]) -> bytes:
+    parts = [struct.pack("<Q", len(images))]
+    for image in images:
+        rows = np.zeros(0 if image.pixels is None else len(image.pixels), _OBSERVATION)
+        if image.pixels is not None and image.point_ids is not None:
+            rows["pixel"], rows["point"] = image.pixels, image.point_ids
+        parts.append(struct.pack("<I7dI", image.id, *pose_values(image.cam_from_world), image.camera_id))
+        parts.append(image.name.encode() + b"\0" + struct.pack("<Q", len(rows)) + rows.tobytes())
+    return b"".join(parts)
+
+
+def points_bytes(points: ColmapPoints) -> bytes:
+    heads = np.zeros(len(points.ids), _POINT)
+    heads["id"], heads["xyz"], heads["rgb"] = points.ids, points.xyz, points.rgb
+    heads["length"] = np.diff(points.track_start)
+    tracks = np.zeros(len(points.image_ids), _TRACK)
+    tracks["image"], tracks["index"] = points.image_ids, 0 if points.indices is None else points.indices
+    parts = [struct.pack("<Q", len(heads))]
+    for head, (start, end) in zip(heads, itertools.pairwise(points.track_start), strict=True):
+        parts.append(head.tobytes() + tracks[start:end].tobytes())
+    return b"".join(parts)

@@ -1,17 +1,26 @@
-"""COLMAP's `cameras.txt`, `images.txt`, `points3D.txt`, read line by line."""
+"""COLMAP's `cameras.txt`, `images.txt`, `points3D.txt`, line by line."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gbinet.formats.colmap import MODELS, ColmapCamera, ColmapImage, ColmapPoints, make_camera, make_pose
+from gbinet.formats.colmap import (
+    MODELS,
+    ColmapCamera,
+    ColmapImage,
+    ColmapPoints,
+    make_camera,
+    make_pose,
+    pose_values,
+)
 from gbinet.formats.reading import open_sized
 from gbinet.formats.textfile import Line
 
@@ -96,6 +105,45 @@ def read_points(path: Path) -> ColmapPoints:
         np.cumsum(lengths),
         (np.concatenate(tracks) if tracks else np.zeros(0)).astype(np.int64),
     )
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def cameras_bytes(cameras: dict[int, ColmapCamera]) -> bytes:
+    ordered = sorted(cameras.items())
+    rows = [f"{id} {c.model} {c.width} {c.height} {_joined(c.params.tolist())}" for id, c in ordered]
+    return _file("CAMERA_ID, MODEL, WIDTH, HEIGHT, PARAMS[]", rows)
+
+
+def images_bytes(images: list[ColmapImage]) -> bytes:
+    rows = []
+    for image in images:
+        rows.append(f"{image.id} {_joined(pose_values(image.cam_from_world))} {image.camera_id} {image.name}")
+        pixels = [] if image.pixels is None else image.pixels.tolist()
+        points = [] if image.point_ids is None else image.point_ids.tolist()
+        rows.append(" ".join(f"{x!r} {y!r} {point}" for (x, y), point in zip(pixels, points, strict=True)))
+    names = "IMAGE_ID, QW, QX, QY, QZ, TX, TY, TZ, CAMERA_ID, NAME, then POINTS2D[] as (X, Y, POINT3D_ID)"
+    return _file(names, rows)
+
+
+def points_bytes(points: ColmapPoints) -> bytes:
+    seen = [] if points.indices is None else points.indices.tolist()
+    elements = [f"{image} {index}" for image, index in zip(points.image_ids.tolist(), seen, strict=True)]
+    rows = []
+    spans = itertools.pairwise(points.track_start.tolist())
+    table = zip(points.ids.tolist(), points.xyz.tolist(), points.rgb.tolist(), spans, strict=True)
+    for id, xyz, rgb, (start, end) in table:
+        rows.append(f"{id} {_joined(xyz)} {_joined(rgb)} 0 {' '.join(elements[start:end])}".rstrip())
+    return _file("POINT3D_ID, X, Y, Z, R, G, B, ERROR, TRACK[] as (IMAGE_ID, POINT2D_IDX)", rows)
+
+
+def _joined(values: Iterable[float]) -> str:
+    return " ".join(repr(value) for value in values)  # numbers that read back exactly
+
+
+def _file(columns: str, rows: list[str]) -> bytes:
+    return "".join(f"{row}\n" for row in [f"# {columns}", *rows]).encode()
 
 
 # ---- lines and numbers -------------------------------------------------------------------------------------

@@ -138,9 +138,9 @@ def depth_files_in(folder: str | Path) -> dict[str, Path]:
 def _claims(path: Path) -> list[tuple[int, str]]:
     """Names that the view of a depth file may have; where several claim a view, the least rank wins."""
     names = [(0, path.stem)]
-    photo, _, kind = path.stem.rpartition(".")
-    if path.suffix.lower() == ".bin" and kind in ("geometric", "photometric"):
-        names = [(1 if kind == "geometric" else 2, Path(photo).stem)]
+    photo, _, method = path.stem.rpartition(".")
+    if path.suffix.lower() == ".bin" and method in ("geometric", "photometric"):
+        names = [(1 if method == "geometric" else 2, Path(photo).stem)]
     elif path.suffix.lower() == ".dmap":
         with suppress(FormatError):  # whoever reads it says what is wrong
             names.append((0, PurePosixPath(dmap_image_name(path)).stem))
@@ -201,19 +201,19 @@ def _npy_stream(path: Path, file: Any, size: int) -> Array:
     if version not in readers:
         raise FormatError(path, f"NumPy format version {version} is not supported", "header")
     with NPY_HEADER:
-        shape, fortran_order, kind = readers[version](file, max_header_size=_MAX_NPY_HEADER)
-    if kind.kind not in "fiu" or kind.hasobject:
-        raise FormatError(path, f"holds '{kind}', not numbers", "header")
+        shape, fortran_order, dtype = readers[version](file, max_header_size=_MAX_NPY_HEADER)
+    if dtype.kind not in "fiu" or dtype.hasobject:
+        raise FormatError(path, f"holds '{dtype}', not numbers", "header")
     count = 1
     for length in shape:
         count *= length
-    needed = count * kind.itemsize
+    needed = count * dtype.itemsize
     if min(shape, default=1) < 0 or needed > size:
         raise FormatError(path, f"cut short: an array {list(shape)} needs {needed} bytes", f"byte {size}")
     data = file.read(needed)
     if len(data) < needed:
         raise FormatError(path, f"cut short: {needed} bytes announced", f"byte {len(data)}")
-    return np.frombuffer(data, kind).reshape(shape, order="F" if fortran_order else "C")
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran_order else "C")
 
 
 def _read_npz(path: Path, key: str) -> Array | None:
@@ -288,9 +288,9 @@ def _write_tiff(path: Path, values: Array) -> None:
     _save_picture(path, values, "TIFF")
 
 
-def _save_picture(path: Path, values: Array, kind: str) -> None:
+def _save_picture(path: Path, values: Array, format: str) -> None:
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        Image.fromarray(values).save(file, format=kind)
+        Image.fromarray(values).save(file, format=format)
 
 
 _READERS: dict[str, Callable[..., Any]] = {

@@ -26,7 +26,7 @@ class Exif:
     focal_mm: float | None = None
     focal_35mm: float | None = None  # the same on 36 x 24 mm film
     orientation: int = 1  # 1 to 8, also of TIFF files, which Pillow turns upright by itself
-    place: tuple[float, float, float] | None = None  # latitude and longitude in degrees, altitude in m
+    gps: tuple[float, float, float] | None = None  # latitude and longitude in degrees, altitude in m
 
 
 def read_exif(path: Path) -> Exif:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gbinet.errors import FormatError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_text
 from gbinet.formats.reading import read_json
 
 UNREADABLE = "unreadable"  # stands for the hash of what is not there, or is not a regular file
@@ -66,8 +66,7 @@ class Fingerprints:
     def save(self) -> None:
         """Remember the files of this run, and forget all others."""
         if self._known != self._stored:
-            with atomic_path(self._store) as temporary:
-                temporary.write_text(json.dumps(self._known, indent=0, sort_keys=True) + "\n")
+            write_text(self._store, json.dumps(self._known, indent=0, sort_keys=True) + "\n")
             self._stored = dict(self._known)
 
 

@@ -185,10 +185,13 @@ def decoded(path: Path, image: Image.Image) -> Image.Image:
 
 
 def _in_strips(
-    image: Image.Image, convert: Callable[[Image.Image], NDArray[T]], channels: tuple[int, ...], kind: type[T]
+    image: Image.Image,
+    convert: Callable[[Image.Image], NDArray[T]],
+    channels: tuple[int, ...],
+    dtype: type[T],
 ) -> NDArray[T]:
     """`convert` applied to some rows at a time, [H, W, *channels]."""
-    pixels = np.empty((image.height, image.width, *channels), kind)
+    pixels = np.empty((image.height, image.width, *channels), dtype)
     rows = max(1, _STRIP // image.width)
     for top in range(0, image.height, rows):
         bottom = min(top + rows, image.height)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_text
 from gbinet.formats.reading import NPY_HEADER
 
 KEY = "made_by"  # of the array in an .npz
@@ -57,8 +57,7 @@ def record_maker(path: Path, maker: Maker | None) -> None:
     listed.pop(path.name, None)
     if maker is not None:
         listed[path.name] = dict(maker)
-    with atomic_path(path.parent / FILE) as temporary:
-        temporary.write_text(json.dumps(listed, indent=1, sort_keys=True) + "\n")
+    write_text(path.parent / FILE, json.dumps(listed, indent=1, sort_keys=True) + "\n")
 
 
 def _inside(path: Path) -> dict[str, Any] | None:

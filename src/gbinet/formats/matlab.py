@@ -34,10 +34,10 @@ class _BrokenError(Exception):
 
 
 @dataclass(frozen=True)
-class _Element:
+class _MatElement:
     """A piece of the file: type, content, and where the next one begins."""
 
-    kind: int
+    code: int
     data: memoryview
     end: int
 
@@ -78,12 +78,12 @@ def _variables(
     at = _HEADER
     while at + 8 <= len(data):
         element = _element(data, at, order)
-        if element.kind == _COMPRESSED:
+        if element.code == _COMPRESSED:
             head = zlib.decompressobj().decompress(bytes(element.data), _HEAD)
-            kind, size = struct.unpack(f"{order}II", head[:8])
-            if kind == _MATRIX:
+            code, size = struct.unpack(f"{order}II", head[:8])
+            if code == _MATRIX:
                 yield at, memoryview(head)[8:], (element.data, size)
-        elif element.kind == _MATRIX:
+        elif element.code == _MATRIX:
             yield at, element.data, None
         at = element.end
 
@@ -99,7 +99,7 @@ def _unpacked(path: Path, body: memoryview, packed: tuple[memoryview, int] | Non
     return memoryview(whole)[8:]
 
 
-def _element(data: memoryview, at: int, order: str) -> _Element:
+def _element(data: memoryview, at: int, order: str) -> _MatElement:
     first, size = struct.unpack_from(f"{order}II", data, at)
     if first >> 16:  # up to four bytes, in the place of the size
         size, first, start = first >> 16, first & 0xFFFF, at + 4
@@ -111,12 +111,12 @@ def _element(data: memoryview, at: int, order: str) -> _Element:
         end = start + size + (0 if first == _COMPRESSED else -size % 8)
     if start + size > len(data):
         raise _BrokenError(f"cut short: an element of {size} bytes, {len(data) - start} are left")
-    return _Element(first, data[start : start + size], end)
+    return _MatElement(first, data[start : start + size], end)
 
 
-def _parts(body: memoryview, order: str, count: int) -> list[_Element]:
+def _parts(body: memoryview, order: str, count: int) -> list[_MatElement]:
     """The first elements inside a variable: flags, size, name, numbers."""
-    parts: list[_Element] = []
+    parts: list[_MatElement] = []
     at = 0
     for _ in range(count):
         parts.append(_element(body, at, order))
@@ -127,8 +127,8 @@ def _parts(body: memoryview, order: str, count: int) -> list[_Element]:
 def _array(body: memoryview, order: str, name: str) -> NDArray[Any]:
     flags, size, _, numbers = _parts(body, order, 4)
     (flag,) = struct.unpack_from(f"{order}I", flags.data)
-    kind, stored = _CLASSES.get(flag & 0xFF), _TYPES.get(numbers.kind)
-    if kind is None or stored is None or flag & _COMPLEX:
+    dtype, stored = _CLASSES.get(flag & 0xFF), _TYPES.get(numbers.code)
+    if dtype is None or stored is None or flag & _COMPLEX:
         raise _BrokenError(f"'{name}' is not an array of real numbers")
     shape = np.frombuffer(size.data, f"{order}i4").tolist()
     if not 2 <= len(shape) <= _MAX_AXES or min(shape) < 0:
@@ -140,4 +140,4 @@ def _array(body: memoryview, order: str, name: str) -> NDArray[Any]:
     if count != len(values):
         raise _BrokenError(f"an array of size {shape} with {len(values)} numbers")
     # Matlab stores small whole numbers in fewer bytes than their class has.
-    return values.reshape(shape, order="F").astype(kind)
+    return values.reshape(shape, order="F").astype(dtype)

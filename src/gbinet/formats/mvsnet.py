@@ -1,16 +1,20 @@
-"""MVSNet's text files, read: `%08d_cam.txt` and `pair.txt`. gbinet.data knows the folders."""
+"""MVSNet's text files: `%08d_cam.txt` and `pair.txt`. gbinet.scenes knows the folders."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from gbinet.errors import FormatError
+from gbinet.errors import FormatError, SceneError
 from gbinet.formats.textfile import Line, lines_of
+from gbinet.scene import View
 
+PLANES = 192  # of the tail `near interval planes far` that is written: what MVSNet itself would sweep
 _MAX_CAM_BYTES = 64 * 1024
 _MAX_PAIR_BYTES = 256 * 1024 * 1024
 
@@ -105,3 +109,31 @@ def _sources(line: Line) -> list[tuple[int, float]]:
     if count and not ((numbers >= 0) & (numbers < 2**31) & (numbers == np.floor(numbers))).all():
         raise line.error("a source view's number is not a whole number from 0")
     return [(int(n), float(s)) for n, s in zip(numbers, scores, strict=True)]
+
+
+# ---- writing: numbers read back exactly --------------------------------------------------------------------
+
+
+def cam_text(view: View) -> str:
+    limits = view.depth_range
+    if limits is None:
+        raise SceneError(f"view {view.name} has no depth range, which this format needs; give one")
+    camera = view.camera.to("cpu", torch.float64)
+    interval = (limits.far - limits.near) / (PLANES - 1)
+    return (
+        f"extrinsic\n{_rows(camera.cam_from_world)}\n\n"
+        f"intrinsic\n{_rows(camera.K)}\n\n"
+        f"{limits.near!r} {interval!r} {PLANES} {limits.far!r}\n"
+    )
+
+
+def pair_text(views: Sequence[View]) -> str:
+    lines = [str(len(views))]
+    for number, view in enumerate(views):
+        sources = " ".join(f"{source.index} {source.score!r}" for source in view.sources)
+        lines += [str(number), f"{len(view.sources)} {sources}".rstrip()]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(matrix: torch.Tensor) -> str:
+    return "\n".join(" ".join(map(repr, row)) for row in matrix.tolist())

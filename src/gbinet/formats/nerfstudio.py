@@ -1,4 +1,4 @@
-"""nerfstudio's and instant-ngp's `transforms.json`, read.
+"""nerfstudio's and instant-ngp's `transforms.json`.
 
 Cameras there are OpenGL's (x right, y up, looking along -z) and lead from the camera to the world; here they
 come out as cam_from_world with our axes. Intrinsics stand at the top, in each frame, or in both (the frame
@@ -7,6 +7,7 @@ wins).
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gbinet.errors import FormatError
-from gbinet.formats.colmap import MAX_SIDE, ColmapCamera, make_camera
+from gbinet.errors import FormatError, InputError
+from gbinet.formats.atomic import write_text
+from gbinet.formats.colmap import MAX_SIDE, ColmapCamera, make_camera, pinhole_parameters
 from gbinet.formats.reading import read_json
+from gbinet.scene import View
 
+DEPTH_SCALE = 0.001  # nerfstudio's default, whatever the file type: a stored value times this is the depth
 _MAX_BYTES = 256 * 1024 * 1024
 _DISTORTION = ("k1", "k2", "k3", "k4", "p1", "p2")
 _NUMBERS = ("w", "h", "fl_x", "fl_y", "cx", "cy", "camera_angle_x", "camera_angle_y", *_DISTORTION)
+_SHARED = ("w", "h", "fl_x", "fl_y", "cx", "cy")  # numbers that frames may have in common
+_TURN = (1.0, -1.0, -1.0, 1.0)  # OpenGL's axes to ours, and back
 _FISHEYE = ("OPENCV_FISHEYE", "FISHEYE")
 _PERSPECTIVE = (
     "OPENCV",
@@ -35,7 +41,7 @@ _PERSPECTIVE = (
 
 
 @dataclass(frozen=True)
-class Frame:
+class TransformsFrame:
     """One entry of `frames`."""
 
     path: Path  # of the json file, for messages
@@ -70,7 +76,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Transforms:
-    frames: list[Frame]
+    frames: list[TransformsFrame]
     ply_file_path: str | None
     depth_scale: float | None  # depth_unit_scale_factor, where the file has it
 
@@ -95,7 +101,7 @@ def read_transforms(path: Path) -> Transforms:
         numbers = {**shared, **_intrinsics(path, entry, position)}
         mask = _text(path, entry, "mask_path", position)
         depth = _text(path, entry, "depth_file_path", position)
-        frames.append(Frame(path, position, file_path, pose, model, numbers, mask, depth))
+        frames.append(TransformsFrame(path, position, file_path, pose, model, numbers, mask, depth))
     scale = _number(path, top, "depth_unit_scale_factor", "top level")
     if scale is not None and scale <= 0:
         raise FormatError(path, f"depth_unit_scale_factor {scale:g} is not positive")
@@ -113,7 +119,7 @@ def _pose(path: Path, value: Any, position: str) -> NDArray[np.float64]:
             world_from_cam[i, j] = _as_float(path, number, f"{position}.transform_matrix[{i}][{j}]")
     if np.abs(world_from_cam[3] - [0, 0, 0, 1]).max() > 1e-6:
         raise FormatError(path, "the last row of `transform_matrix` must be 0 0 0 1", position)
-    world_from_cam *= [1.0, -1.0, -1.0, 1.0]  # y down, z forward
+    world_from_cam *= _TURN  # y down, z forward
     try:
         return np.linalg.inv(world_from_cam).astype(np.float64)
     except np.linalg.LinAlgError as error:
@@ -157,3 +163,34 @@ def _focal(side: int, angle: float | None) -> float | None:
     if angle is None or not 0 < angle < math.pi:
         return None
     return 0.5 * side / math.tan(0.5 * angle)
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def opengl_world_from_cam(view: View) -> NDArray[np.float64]:  # [4, 4]
+    try:
+        world_from_cam: NDArray[np.float64] = np.linalg.inv(view.camera.cam_from_world.cpu().double().numpy())
+    except np.linalg.LinAlgError as error:
+        raise InputError(f"the pose of view {view.name} cannot be inverted") from error
+    return world_from_cam * _TURN
+
+
+def frame_entry(view: View, file_path: str, mask_path: str | None) -> dict[str, Any]:
+    """An entry of `frames`. File names are relative to the folder of transforms.json."""
+    size = (view.camera.width, view.camera.height)
+    entry: dict[str, Any] = dict(zip(_SHARED, (*size, *pinhole_parameters(view)), strict=True))
+    entry |= {"file_path": file_path, "transform_matrix": opengl_world_from_cam(view).tolist()}
+    return entry if mask_path is None else {**entry, "mask_path": mask_path}
+
+
+def write_transforms(path: Path, frames: list[dict[str, Any]], ply_file_path: str | None) -> None:
+    """Where all frames agree, the intrinsics move to the top: there older readers look for them."""
+    contents: dict[str, Any] = {"camera_model": "OPENCV"}
+    if len({tuple(frame[key] for key in _SHARED) for frame in frames}) == 1:
+        contents |= {key: frames[0][key] for key in _SHARED}
+        frames = [{key: v for key, v in frame.items() if key not in _SHARED} for frame in frames]
+    contents["frames"] = frames
+    if ply_file_path is not None:
+        contents["ply_file_path"] = ply_file_path
+    write_text(path, json.dumps(contents, indent=1, allow_nan=False))

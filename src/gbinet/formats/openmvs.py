@@ -1,4 +1,4 @@
-"""OpenMVS depth maps (`.dmap`, version "DR").
+"""OpenMVS: depth maps (`.dmap`, version "DR"), and its scenes (`scene.mvs`), written.
 
 OpenMVS counts pixel coordinates from the centre of the first pixel, so K moves by half a pixel on the way out
 and back on the way in. K belongs to the full image even where the map is smaller. Normals are in the frame of
@@ -7,11 +7,12 @@ the camera.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -21,11 +22,13 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, InputError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.reading import open_sized, read_exactly
+from gbinet.scene import Scene, SparsePoints
 
 Array = np.ndarray[Any, Any]
 
 _HEADER = struct.Struct("<2sBBIIIIff")  # magic, contents, padding, image w h, depth w h, near, far
 _CAMERA = struct.Struct("<9d9d3d")  # K, R, C
+_INTERFACE_VERSION = 5  # of the MVSI stream: the first that knows masks
 _HAS_DEPTH, _HAS_NORMAL, _HAS_CONFIDENCE = 1, 2, 4
 
 
@@ -144,3 +147,61 @@ def opencv_intrinsics(K: torch.Tensor, back: bool = False) -> torch.Tensor:
     shifted = K.clone()
     shifted[:2, 2] += (1 if back else -1) * pixel_centres(1, 1, dtype=K.dtype)[0, 0]
     return shifted
+
+
+# ---- scene.mvs ---------------------------------------------------------------------------------------------
+
+
+def write_interface(path: Path, scene: Scene, names: list[str], mask_names: list[str]) -> None:
+    """`scene.mvs`: platforms (one per view), images, points; every list begins with its length."""
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        _write_stream(file, scene, names, mask_names)
+
+
+def _write_stream(file: BinaryIO, scene: Scene, names: list[str], mask_names: list[str]) -> None:
+    file.write(struct.pack("<4sII", b"MVSI", _INTERFACE_VERSION, 0))
+    file.write(struct.pack("<Q", len(scene.views)))
+    for view in scene.views:
+        _write_platform(file, view.name, view.camera.to("cpu", torch.float64))
+    file.write(struct.pack("<Q", len(scene.views)))
+    for index, (name, mask_name) in enumerate(zip(names, mask_names, strict=True)):
+        file.write(_string(name) + _string(mask_name))
+        file.write(struct.pack("<4I", index, 0, 0, index))  # platform, camera, pose, the image's own number
+    points = scene.points
+    xyz = [] if points is None else points.xyz.tolist()
+    tracks = [] if points is None else _tracks(points)
+    file.write(struct.pack("<Q", len(xyz)))
+    for position, track in zip(xyz, tracks, strict=True):
+        file.write(struct.pack("<3fQ", *position, len(track)))
+        for view_index in sorted(track):
+            file.write(struct.pack("<If", view_index, 0.0))
+    file.write(struct.pack("<Q", 0))  # normals of points
+    rgb = None if points is None or points.rgb is None else points.rgb.cpu().numpy()
+    file.write(struct.pack("<Q", 0 if rgb is None else len(rgb)))
+    if rgb is not None:
+        file.write(np.ascontiguousarray(rgb[:, ::-1]).tobytes())  # OpenMVS keeps blue first
+    file.write(struct.pack("<3Q", 0, 0, 0))  # lines, their normals and colours
+    file.write(np.eye(4, dtype="<f8").tobytes())  # transform to another frame: none
+
+
+def _write_platform(file: BinaryIO, name: str, camera: Camera) -> None:
+    file.write(_string(name) + struct.pack("<Q", 1))  # one camera
+    file.write(_string(name) + _string("") + struct.pack("<II", camera.width, camera.height))
+    for values in (opencv_intrinsics(camera.K), torch.eye(3), torch.zeros(3)):  # in the platform's frame
+        file.write(values.numpy().astype("<f8").tobytes())
+    file.write(struct.pack("<Q", 1))  # one pose
+    for values in (camera.cam_from_world[:3, :3], camera.centre):
+        file.write(np.ascontiguousarray(values.numpy(), dtype="<f8").tobytes())
+
+
+def _tracks(points: SparsePoints) -> list[list[int]]:
+    """Per point the views that see it."""
+    if points.view_index is None or points.track_start is None:
+        return [[] for _ in points.xyz]
+    flat = points.view_index.tolist()
+    return [flat[a:b] for a, b in itertools.pairwise(points.track_start.tolist())]
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data

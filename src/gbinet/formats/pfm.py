@@ -26,8 +26,8 @@ def read_pfm(path: str | Path) -> Array:
         match = _HEADER.match(file.read(256))
         if match is None:
             raise FormatError(path, "not a PFM file: no header 'Pf width height scale'", "byte 0")
-        kind, width, height = match[1], int(match[2]), int(match[3])
-        channels = 3 if kind == b"PF" else 1
+        magic, width, height = match[1], int(match[2]), int(match[3])
+        channels = 3 if magic == b"PF" else 1
         order = _byte_order(path, match[4])
         needed = width * height * channels * 4
         if width == 0 or height == 0:
@@ -61,10 +61,10 @@ def write_pfm(path: str | Path, values: Array, big_endian: bool = False) -> Path
     path = Path(path)
     if not (values.ndim == 2 or (values.ndim == 3 and values.shape[2] == 3)) or values.size == 0:
         raise InputError(f"{path}: PFM holds [H, W] or [H, W, 3], got {list(values.shape)}")
-    kind = "PF" if values.ndim == 3 else "Pf"
+    magic = "PF" if values.ndim == 3 else "Pf"
     height, width = values.shape[:2]
     data = np.ascontiguousarray(values[::-1], dtype=">f4" if big_endian else "<f4")
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        file.write(f"{kind}\n{width} {height}\n{'1.0' if big_endian else '-1.0'}\n".encode())
+        file.write(f"{magic}\n{width} {height}\n{'1.0' if big_endian else '-1.0'}\n".encode())
         file.write(data.data)
     return path

@@ -83,7 +83,7 @@ class PlyWriter:
             self.count += len(rows)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             with self._file:
@@ -93,7 +93,7 @@ class PlyWriter:
         except OSError as late:  # e.g. the disk is full when the last buffer is flushed
             self._atomic.__exit__(type(late), late, late.__traceback__)
             raise
-        self._atomic.__exit__(kind, error, trace)
+        self._atomic.__exit__(error_type, error, trace)
 
 
 def _column_types(cloud: PointCloud) -> dict[str, str]:
@@ -148,7 +148,7 @@ class _Property:
 
 
 @dataclass(frozen=True)
-class _Element:
+class _PlyElement:
     name: str
     count: int
     properties: tuple[_Property, ...] = ()
@@ -183,10 +183,10 @@ def read_ply(path: str | Path) -> PointCloud:
     return _to_cloud(path, columns)
 
 
-def _read_header(file: BinaryIO, path: Path) -> tuple[str, list[_Element]]:
+def _read_header(file: BinaryIO, path: Path) -> tuple[str, list[_PlyElement]]:
     if file.readline(8).rstrip() != b"ply":
         raise FormatError(path, "not a PLY file: it does not begin with 'ply'", "line 1")
-    form, elements = "", list[_Element]()
+    form, elements = "", list[_PlyElement]()
     for number in range(2, _MAX_HEADER_LINES):
         where = f"line {number}"
         line = file.readline(_MAX_LINE)
@@ -203,24 +203,24 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[str, list[_Element]]:
             case ["format", name, "1.0"] if name in _BYTE_ORDER:
                 form = name
             case ["element", name, count] if count.isdecimal() and len(count) <= _COUNT_DIGITS:
-                elements.append(_Element(name, int(count)))
-            case ["property", "list", count_type, kind, name] if elements and kind in _TYPES:
+                elements.append(_PlyElement(name, int(count)))
+            case ["property", "list", count_type, type_name, name] if elements and type_name in _TYPES:
                 if _TYPES.get(count_type, "f4").startswith("f"):
                     raise FormatError(path, f"a list cannot be counted by '{count_type}'", where)
-                _add_property(elements, _Property(name, _TYPES[kind], _TYPES[count_type]))
-            case ["property", kind, name] if elements and kind in _TYPES:
-                _add_property(elements, _Property(name, _TYPES[kind]))
+                _add_property(elements, _Property(name, _TYPES[type_name], _TYPES[count_type]))
+            case ["property", type_name, name] if elements and type_name in _TYPES:
+                _add_property(elements, _Property(name, _TYPES[type_name]))
             case _:
                 raise FormatError(path, f"not understood: '{' '.join(words)[:80]}'", where)
     raise FormatError(path, f"the header has more than {_MAX_HEADER_LINES} lines", "header")
 
 
-def _add_property(elements: list[_Element], new: _Property) -> None:
+def _add_property(elements: list[_PlyElement], new: _Property) -> None:
     last = elements[-1]
-    elements[-1] = _Element(last.name, last.count, (*last.properties, new))
+    elements[-1] = _PlyElement(last.name, last.count, (*last.properties, new))
 
 
-def _check_sizes(path: Path, elements: list[_Element], text: bool, available: int) -> None:
+def _check_sizes(path: Path, elements: list[_PlyElement], text: bool, available: int) -> None:
     """Compare what the header promises with what the file holds, before anything is allocated."""
     needed = 0
     for element in elements:
@@ -242,7 +242,7 @@ def _check_sizes(path: Path, elements: list[_Element], text: bool, available: in
     raise FormatError(path, "there is no 'vertex' element", "header")
 
 
-def _read_binary(file: BinaryIO, path: Path, elements: list[_Element], order: str) -> dict[str, Array]:
+def _read_binary(file: BinaryIO, path: Path, elements: list[_PlyElement], order: str) -> dict[str, Array]:
     position = file.tell()
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for element in elements:
@@ -265,7 +265,7 @@ def _read_binary(file: BinaryIO, path: Path, elements: list[_Element], order: st
 
 
 def _row_starts(
-    data: mmap.mmap, path: Path, element: _Element, order: str, position: int
+    data: mmap.mmap, path: Path, element: _PlyElement, order: str, position: int
 ) -> range | array[int]:
     """Byte offsets of the element's rows, and at the end the offset behind them."""
     if not element.has_lists:
@@ -299,7 +299,7 @@ def _row_starts(
     return starts
 
 
-def _read_text(file: BinaryIO, path: Path, elements: list[_Element]) -> dict[str, Array]:
+def _read_text(file: BinaryIO, path: Path, elements: list[_PlyElement]) -> dict[str, Array]:
     skipped = 0
     for element in elements:
         if element.name != "vertex":
@@ -321,21 +321,21 @@ def _read_text(file: BinaryIO, path: Path, elements: list[_Element]) -> dict[str
             return {name: np.zeros(0, element.fixed[names.index(name)].type) for name in wanted}
         if len(table) != element.count:
             raise FormatError(path, f"cut short: {element.count} vertices announced", f"vertex {len(table)}")
-        kinds = {p.name: p.type for p in element.fixed}
-        return {name: _as_type(path, name, table[:, i], kinds[name]) for i, name in enumerate(wanted)}
+        types = {p.name: p.type for p in element.fixed}
+        return {name: _as_type(path, name, table[:, i], types[name]) for i, name in enumerate(wanted)}
     raise FormatError(path, "there is no 'vertex' element", "header")
 
 
-def _as_type(path: Path, name: str, values: Array, kind: str) -> Array:
-    if kind.startswith("f"):
+def _as_type(path: Path, name: str, values: Array, dtype: str) -> Array:
+    if dtype.startswith("f"):
         with np.errstate(over="ignore"):
-            return values.astype(kind)
-    limits = np.iinfo(kind)
+            return values.astype(dtype)
+    limits = np.iinfo(dtype)
     bad = ~((values >= limits.min) & (values <= limits.max))
     if bad.any():
         row = int(bad.argmax())
         raise FormatError(path, f"'{name}' = {values[row]:g} does not fit its type", f"vertex {row}")
-    return values.astype(kind)
+    return values.astype(dtype)
 
 
 def _wanted(names: np.dtype[Any] | list[str]) -> list[str]:
@@ -363,14 +363,14 @@ def _to_cloud(path: Path, columns: dict[str, Array]) -> PointCloud:
 
 def _convert(values: Array, field: str) -> Array:
     """Values of a file's column -> the type that PointCloud documents."""
-    kind = values.dtype
+    dtype = values.dtype
     if field == "xyz":
-        return values if kind == np.float32 else values.astype(np.float64)
+        return values if dtype == np.float32 else values.astype(np.float64)
     if field in ("normals", "confidence"):
         return values.astype(np.float32)
-    if kind.kind == "f":
+    if dtype.kind == "f":
         values = np.rint(np.nan_to_num(values) * (255.0 if field == "rgb" else 1.0))  # colours are in [0, 1]
-    elif field == "rgb" and kind == np.uint16:
+    elif field == "rgb" and dtype == np.uint16:
         values = values // 257
     small: Array = values.clip(0, 255).astype(np.uint8)
     return small

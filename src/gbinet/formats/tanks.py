@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gbinet.errors import FormatError, InputError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_text
 from gbinet.formats.reading import read_json
 from gbinet.formats.textfile import lines_of
 
@@ -50,9 +49,7 @@ def write_log(path: str | Path, world_from_cam: NDArray[np.float64]) -> Path:
     for number, pose in enumerate(world_from_cam):
         rows = "\n".join(" ".join(f"{value:.12f}" for value in row) for row in pose)
         blocks.append(f"{number} {number} 0\n{rows}\n")
-    with atomic_path(path) as temporary:
-        temporary.write_text("".join(blocks), encoding="ascii")
-    return path
+    return write_text(path, "".join(blocks))
 
 
 def read_matrix(path: str | Path) -> NDArray[np.float64]:
@@ -129,15 +126,3 @@ def _floats(path: Path, content: dict[str, object], key: str, ndim: int) -> NDAr
     if values.ndim != ndim or not np.isfinite(values).all():
         raise FormatError(path, f"{key} is missing or not a {'number' if ndim == 0 else 'list of points'}")
     return values
-
-
-def names_of_scenes(group: str) -> Sequence[str]:
-    """Scenes that the server wants, by group."""
-    groups = {
-        "intermediate": ("Family", "Francis", "Horse", "Lighthouse", "M60", "Panther", "Playground", "Train"),
-        "advanced": ("Auditorium", "Ballroom", "Courtroom", "Museum", "Palace", "Temple"),
-    }
-    groups["both"] = groups["intermediate"] + groups["advanced"]
-    if group not in groups:
-        raise InputError(f"there is no group '{group}' of scenes; choose {', '.join(groups)}")
-    return groups[group]

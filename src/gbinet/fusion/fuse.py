@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,24 +15,36 @@ from PIL import Image
 from torch import Tensor
 
 from gbinet.depthmap import DepthMap
-from gbinet.errors import FormatError, GBiNetError, InputError, check_finite, check_positive, flag
+from gbinet.errors import (
+    FormatError,
+    GBiNetError,
+    InputError,
+    check_finite,
+    check_positive,
+    check_share,
+    flag,
+)
 from gbinet.formats.image import read_image, read_mask
 from gbinet.formats.ply import PlyWriter
 from gbinet.fusion.consistency import agree, strips
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
 from gbinet.fusion.photometric import trusted
 from gbinet.pointcloud import PointCloud
-from gbinet.scene import Scene, View, visiting_order
+from gbinet.progress import Progress
+from gbinet.scene import Scene, View
+from gbinet.scenes.neighbours import visiting_order
 
 log = logging.getLogger(__name__)
-Progress = Callable[[int, int, str], None]  # done, total, what
+MIN_CONFIDENCE = 0.1  # of depth maps whose weights say nothing else
 
 
 @dataclass(frozen=True)
 class FusionConfig:
     """What makes a depth trustworthy, and what becomes of it."""
 
-    min_confidence: float = 0.1  # photometric filter: drop pixels with less (maps without any: keep all)
+    min_confidence: float | None = (
+        None  # photometric filter: drop pixels with less; None = see `confidence_for`
+    )
     blank_confidence: float = 0.6  # the same where the photo has no texture (sky, blank walls)
     keep_burnt_out: bool = False  # pixels that are white in all channels show no surface: they are dropped
     max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
@@ -51,9 +63,9 @@ class FusionConfig:
         check_positive("fusion: cached_maps", self.cached_maps)
         for name in ("max_reprojection", "max_relative_depth", "min_views"):
             check_positive(f"fusion: {flag(name)}", getattr(self, name))
-        for name in ("min_confidence", "blank_confidence"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"fusion: {flag(name)} must lie in 0..1, got {getattr(self, name)}")
+        check_share(f"fusion: {flag('blank_confidence')}", self.blank_confidence)
+        if self.min_confidence is not None:
+            check_share(f"fusion: {flag('min_confidence')}", self.min_confidence)
         if self.voxel_size is not None:
             check_positive("fusion: --voxel-size", self.voxel_size)
         if self.box is None:
@@ -61,6 +73,13 @@ class FusionConfig:
         check_finite("fusion: the six numbers of --box", *self.box)
         if any(low >= high for low, high in zip(self.box[:3], self.box[3:], strict=True)):
             raise InputError(f"fusion: --box must be x0 y0 z0 x1 y1 z1 with x0 < x1 etc., got {self.box}")
+
+    def confidence_for(self, maker: Mapping[str, object] | None) -> float:
+        """The least confidence of a depth map: as given, or as the weights that made it say, or 0.1."""
+        if self.min_confidence is not None:
+            return self.min_confidence
+        stated = (maker or {}).get("min_confidence")
+        return float(stated) if isinstance(stated, int | float) and 0 <= stated <= 1 else MIN_CONFIDENCE
 
 
 class DepthSource(Protocol):
@@ -221,9 +240,8 @@ def _load(
     confidence = None if found.confidence is None else found.confidence.to(device, torch.float32)
     if confidence is not None:
         here = None if photo is None else photo.to(device)
-        keep &= trusted(
-            confidence, here, config.min_confidence, config.blank_confidence, config.keep_burnt_out
-        )
+        least = config.confidence_for(found.made_by)
+        keep &= trusted(confidence, here, least, config.blank_confidence, config.keep_burnt_out)
     return _Loaded(DepthMap(torch.where(keep, depth, 0), found.camera, confidence), photo, known)
 
 

@@ -42,7 +42,7 @@ class Mesher:
         open3d()
         self.tsdf: TsdfMesh | None = None
         if kind == "tsdf":
-            voxel = default_voxel(scene, depths, config.min_confidence) if voxel is None else voxel
+            voxel = default_voxel(scene, depths, config) if voxel is None else voxel
             self.tsdf = TsdfMesh(scene, voxel, config.box)
 
     def add(self, fused: FusedView) -> None:
@@ -112,14 +112,16 @@ class TsdfMesh:
         return _write(self.o3d, mesh, path, f"no surface for a mesh at voxels of {self.voxel:g}")
 
 
-def default_voxel(scene: Scene, depths: DepthSource, min_confidence: float) -> float:
+def default_voxel(scene: Scene, depths: DepthSource, config: FusionConfig) -> float:
     """Two pixels at the median depth of a typical view, in the scene's unit."""
     sizes = []
     for index in range(0, len(scene.views), max(1, len(scene.views) // _SAMPLED_VIEWS)):
         found = depths.load(index)
         if found is None:
             continue
-        sure = found.valid if found.confidence is None else found.valid & (found.confidence >= min_confidence)
+        sure = found.valid
+        if found.confidence is not None:
+            sure = sure & (found.confidence >= config.confidence_for(found.made_by))
         chosen = sure if bool(sure.any()) else found.valid
         if bool(chosen.any()):
             sizes.append(float(found.depth[chosen].median()) / float(found.camera.K[0, 0]))

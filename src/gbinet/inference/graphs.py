@@ -1,4 +1,4 @@
-"""CUDA graphs: a computation recorded once and replayed, so that the host does not launch its kernels again.
+"""CUDA graphs: a call recorded once and replayed, so that the host does not launch its kernels again.
 
 Half the time of the coarse stages is the host's. Graphs keep their working memory for as long as they live.
 All share it, and the copies of inputs of one shape: results are copied out before another graph is replayed.
@@ -6,29 +6,39 @@ All share it, and the copies of inputs of one shape: results are copied out befo
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from gbinet import ops
+from gbinet.camera import Camera
+from gbinet.model.gbinet import Features, GBiNet, SearchResult
 
 log = logging.getLogger(__name__)
-Computation = Callable[..., tuple[Tensor, ...]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class _Recorded:
     graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]  # where the graph reads; filled before each replay
-    outputs: tuple[Tensor, ...]  # where it writes
+    result: Any  # where it writes
 
 
 class Graphs:
-    """Recorded computations by key. A key is recorded when it comes for the second time."""
+    """Recorded calls. What was called in one way is recorded when it comes for the second time.
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit  # keys recorded at most; later ones are computed as if there were no graphs
+    Ways differ in all but the numbers in tensors: in what is called, in shapes and layouts, in options.
+    """
+
+    def __init__(self, limit: int, dtype: torch.dtype = torch.float32) -> None:
+        self.limit = limit  # calls recorded at most; later ones are computed as if there were no graphs
+        self.dtype = dtype  # that graphs hold the first argument in: images or features
         self._seen: set[Hashable] = set()
         self._recorded: dict[Hashable, _Recorded] = {}
         self._held: dict[Hashable, tuple[Tensor, ...]] = {}  # inputs by shape, layout and type
@@ -36,39 +46,40 @@ class Graphs:
     def __len__(self) -> int:
         return len(self._recorded)
 
-    def __call__(
-        self, key: Hashable, compute: Computation, inputs: Sequence[Tensor], kinds: Sequence[torch.dtype]
-    ) -> tuple[Tensor, ...]:
-        """compute(*inputs), from a graph where there is one, which holds copies of the inputs in these types.
-
-        The key must tell apart all that differs beyond the values in `inputs`: shapes, layouts, options.
-        """
+    def __call__(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """function(*args, **options), from a graph where there is one."""
+        given = (args, tuple(sorted(options.items())))
+        inputs = list(tensors_in(given))
+        key = (function.__qualname__, _shape_of(given))
         found = self._recorded.get(key)
         if found is None and key in self._seen and len(self._recorded) < self.limit:
-            found = self._record(key, compute, inputs, kinds)
+            found = self._record(key, function, given, inputs)
         if found is None:
             self._seen.add(key)
-            return compute(*inputs)  # also compiles the kernels, which recording could not do
+            return function(*args, **options)  # also compiles the kernels, which recording could not do
         with torch.inference_mode():  # what was recorded in this mode may not be written to outside it
             for target, source in zip(found.inputs, inputs, strict=True):
                 target.copy_(source)
         found.graph.replay()
-        return tuple(output.clone() for output in found.outputs)
+        result: T = with_tensors(found.result, (t.clone() for t in tensors_in(found.result)))
+        return result
 
     def _record(
-        self, key: Hashable, compute: Computation, inputs: Sequence[Tensor], kinds: Sequence[torch.dtype]
+        self, key: Hashable, function: Callable[..., Any], given: Any, inputs: Sequence[Tensor]
     ) -> _Recorded | None:
         try:
-            held = self._buffers(inputs, kinds)
+            maps = sum(1 for _ in tensors_in(given[0][0]))
+            held = self._buffers(inputs, [self.dtype] * maps + [t.dtype for t in inputs[maps:]])
+            args, options = with_tensors(given, iter(held))
             graph = torch.cuda.CUDAGraph()
             first = next(iter(self._recorded.values()), None)
             with torch.cuda.graph(graph, pool=first.graph.pool() if first else None):
-                outputs = compute(*held)
+                result = function(*args, **dict(options))
         except RuntimeError as error:  # out of memory, say: it goes without
             log.warning("no CUDA graph (%s); continuing without", str(error).splitlines()[0])
             self.give_up()
             return None
-        self._recorded[key] = _Recorded(graph, held, outputs)
+        self._recorded[key] = _Recorded(graph, held, result)
         return self._recorded[key]
 
     def _buffers(self, inputs: Sequence[Tensor], kinds: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
@@ -85,3 +96,89 @@ class Graphs:
         self._seen.clear()
         self._recorded.clear()
         self._held.clear()
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors in tuples, lists and dataclasses, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from tensors_in(part)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
+
+
+def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
+    """The same value with other tensors in place of its own."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if isinstance(value, tuple | list):
+        return type(value)(with_tensors(part, tensors) for part in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [f.name for f in fields(value)]
+        return replace(value, **{name: with_tensors(getattr(value, name), tensors) for name in names})
+    return value
+
+
+def _shape_of(value: Any) -> Hashable:
+    """All of a value but the numbers in its tensors."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape), value.stride()
+    if isinstance(value, tuple | list):
+        return tuple(_shape_of(part) for part in value)
+    if is_dataclass(value):
+        return type(value), tuple(_shape_of(getattr(value, f.name)) for f in fields(value))
+    assert isinstance(value, Hashable)
+    return value
+
+
+class Replaying(nn.Module):
+    """A network made ready whose depth maps are replayed from CUDA graphs where they can be.
+
+    It is called as the network is. `limit`: kinds of depth maps (image size, views, first bins) that are
+    recorded; quicker, takes memory.
+    """
+
+    def __init__(self, network: GBiNet, limit: int) -> None:
+        super().__init__()
+        self.network, self.config = network, network.config
+        self.graphs = Graphs(limit, next(network.parameters()).dtype)
+
+    def encode(self, images: Tensor) -> Features:
+        return self.network.encode(images)
+
+    def forward(self, *args: Any, **options: Any) -> SearchResult:
+        return self._replayed(self.network.forward, *args, **options)
+
+    def search(self, *args: Any, **options: Any) -> SearchResult:
+        return self._replayed(self.network.search, *args, **options)
+
+    def _replayed(
+        self,
+        function: Callable[..., SearchResult],
+        maps: Any,
+        cameras: Camera,
+        depth_range: Tensor,
+        **options: Any,
+    ) -> SearchResult:
+        """A call of the network that begins with images or features, cameras and ranges."""
+        whole = not (options.get("keep_stages") or options.get("resume"))
+        if not whole or not self.graphs.limit or not ops.recordable(*tensors_in(maps)):
+            return function(maps, cameras, depth_range, **options)
+        # Looks at the cameras' numbers and waits for the device: not while recording.
+        options["first_bins"] = options.get("first_bins") or self.network.first_bins(cameras, depth_range)
+        return self.graphs(_without_places(function), maps, cameras, depth_range, **options)
+
+
+def _without_places(function: Callable[..., SearchResult]) -> Callable[..., SearchResult]:
+    """Who goes on from a result needs its cells alone; a graph would keep the memory of the places too."""
+
+    @functools.wraps(function)
+    def compute(*args: Any, **options: Any) -> SearchResult:
+        result = function(*args, **options)
+        assert result.state is not None
+        return replace(result, state=replace(result.state, place=None))
+
+    return compute

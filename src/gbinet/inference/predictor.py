@@ -15,9 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from gbinet import kernels
 from gbinet.camera import Camera
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, SceneError, check_positive
 from gbinet.formats.atomic import remove_temporary
@@ -32,21 +30,23 @@ from gbinet.inference.device import (
     pick_device,
     pick_precision,
 )
-from gbinet.inference.engine import Engine
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.finished import Finished
+from gbinet.inference.graphs import Replaying
+from gbinet.inference.prepare import is_packed, prepare
 from gbinet.model.gbinet import GBiNet
-from gbinet.scene import DepthRange, Scene, visiting_order
+from gbinet.progress import Progress
+from gbinet.scene import DepthRange, Scene
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.neighbours import visiting_order
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-Progress = Callable[[int, int, str], None]  # done, total, what
 
 # Working memory per pixel and bin in float32. With 4 bins 600 were measured on a CPU, and 280 with the fused
 # kernels, which hold fewer volumes at once (6 bins: 440; docs/performance.md). Half of it in half precision.
 _SEARCH_BYTES = 700 / 4
 _FUSED_SEARCH_BYTES = 320 / 4
-_FEATURE_BYTES = 4 * (8 + 16 / 4 + 32 / 16 + 64 / 64)
 
 GRAPHS = 8  # kinds of depth maps that are recorded as CUDA graphs
 
@@ -97,7 +97,7 @@ class DepthRun:
 
 def estimate_depths(
     scene: Scene,
-    model: GBiNet,
+    model: GBiNet | Replaying,
     out: Path,
     config: DepthConfig | None = None,
     *,
@@ -154,7 +154,12 @@ class _Worker:
     """One pass over a scene: the state that reading, encoding, searching and writing share."""
 
     def __init__(
-        self, scene: Scene, model: GBiNet, config: DepthConfig, folder: DepthFolder, finished: Finished
+        self,
+        scene: Scene,
+        model: GBiNet | Replaying,
+        config: DepthConfig,
+        folder: DepthFolder,
+        finished: Finished,
     ) -> None:
         self.scene, self.config, self.folder, self.finished = scene, config, folder, finished
         self.device = pick_device(config.device)
@@ -314,7 +319,7 @@ class _Worker:
         largest = max(
             max(self._camera(i).width, self._camera(i).height) for i in range(len(self.scene.views))
         )
-        smaller = _round_tile((self.tile or largest) / 2)
+        smaller = self._round_tile((self.tile or largest) / 2)
         if self.tile is not None and smaller >= self.tile:
             raise _NoRoomError(
                 f"not enough memory on {self.device} even for tiles of {self.tile} px: "
@@ -325,7 +330,7 @@ class _Worker:
             f"ran out of memory on {self.device}: continuing with tiles of {smaller} px"
         )
         log.warning(self.result.warnings[-1])
-        if isinstance(self.model, Engine):
+        if isinstance(self.model, Replaying):
             self.model.graphs.give_up()
         self.cache.clear()
         give_back_memory(self.device)
@@ -334,19 +339,24 @@ class _Worker:
         """The largest tile that max_memory allows; None where whole images fit."""
         if self.config.max_memory is None:
             return None
-        half = self.dtype.itemsize / 4
+        half, network = self.dtype.itemsize / 4, self.model.config
         cameras = [self._camera(i) for i in range(len(self.scene.views))]
         pixels = max(c.width * c.height for c in cameras)
-        features = pixels * _FEATURE_BYTES * half * self.config.views
+        floats = sum(c / s**2 for c, s in zip(network.channels, network.scales, strict=True))
+        features = pixels * 4 * floats * half * self.config.views
         room = self.config.max_memory * 2**30 - features
-        fused = kernels.usable(torch.empty(0, device=self.device))
-        per_pixel = (_FUSED_SEARCH_BYTES if fused else _SEARCH_BYTES) * self.model.config.bins * half
+        fused = is_packed(self.model)
+        per_pixel = (_FUSED_SEARCH_BYTES if fused else _SEARCH_BYTES) * network.bins * half
         if room > pixels * per_pixel:
             return None
         side = (max(room, 0) / per_pixel) ** 0.5
-        tile = _round_tile(side - 2 * tiles.OVERLAP)
+        tile = self._round_tile(side - 2 * tiles.OVERLAP)
         self.result.warnings.append(f"images are cut into tiles of {tile} px to stay below --max-memory")
         return tile
+
+    def _round_tile(self, side: float) -> int:
+        alignment = tiles.alignment(self.model.config)
+        return max(tiles.SMALLEST, alignment, int(side) // alignment * alignment)
 
     def _cache_storage(self) -> torch.device:
         """The GPU if it has three times the cache free and no limit was asked for, else ordinary memory."""
@@ -370,15 +380,14 @@ def working_size(camera: Camera, max_size: int) -> tuple[int, int]:
     return max(8, round(camera.width * factor)), max(8, round(camera.height * factor))
 
 
-def _round_tile(side: float) -> int:
-    return max(tiles.SMALLEST, int(side) // tiles.ALIGNMENT * tiles.ALIGNMENT)
-
-
-def _ready(model: GBiNet, device: torch.device, dtype: torch.dtype, max_memory: float | None) -> GBiNet:
-    """The fast twin of a plain network; others with the same methods are taken as they are.
+def _ready(
+    model: GBiNet | Replaying, device: torch.device, dtype: torch.dtype, max_memory: float | None
+) -> GBiNet | Replaying:
+    """The network made ready, unless it is or is another kind of network, with CUDA graphs.
 
     A scene has many views of few kinds (one or two sizes, some numbers of first bins), for which CUDA graphs
     pay, unless memory counts more.
     """
-    graphs = GRAPHS if max_memory is None else 0
-    return Engine(model, device, dtype, graphs) if type(model) is GBiNet else model
+    if type(model) is not GBiNet or model.ready:
+        return model
+    return Replaying(prepare(model, device, dtype), GRAPHS if max_memory is None else 0)

@@ -1,7 +1,8 @@
 """Images too large for the memory: encode and search them piece by piece.
 
-Pieces begin at multiples of 64 pixels, where every strided convolution of the network has the same phase as
-in the whole image, and overlap. Away from the borders of a piece the result is that of the whole image.
+Pieces begin at multiples of some pixels (64 with four scales), where every strided convolution of the network
+has the same phase as in the whole image, and overlap. Away from the borders of a piece the result is that of
+the whole image.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.errors import InputError
-from gbinet.model.encoder import SCALES
+from gbinet.inference.graphs import Replaying
+from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet, SearchResult
+from gbinet.model.regulariser import MULTIPLE
 
-ALIGNMENT = 64  # px: coarsest features (8) times the strides of the regulariser (8)
+COARSE = 4  # image size / feature size from which on stages see far but need little memory
 OVERLAP = 128  # px on each side of a piece that are computed and thrown away
 SMALLEST = 128  # px: tiles do not get smaller than this
 
@@ -48,10 +51,15 @@ class Span:
         return slice(self.keep_start - self.start, self.keep_stop - self.start)
 
 
-def spans(length: int, tile: int, overlap: int = OVERLAP) -> list[Span]:
+def alignment(config: GBiNetConfig) -> int:
+    """Px, pieces begin at multiples of it: the coarsest features times the strides of the regulariser."""
+    return config.scales[0] * MULTIPLE
+
+
+def spans(length: int, tile: int, overlap: int = OVERLAP, alignment: int = 64) -> list[Span]:
     """Cover [0, length) with pieces whose kept parts are at most `tile` long and partition it."""
-    if tile < ALIGNMENT or tile % ALIGNMENT or overlap % ALIGNMENT:
-        raise InputError(f"tile and overlap must be multiples of {ALIGNMENT}, got {tile} and {overlap}")
+    if tile < alignment or tile % alignment or overlap % alignment:
+        raise InputError(f"tile and overlap must be multiples of {alignment}, got {tile} and {overlap}")
     pieces = []
     for start in range(0, length, tile):
         stop = min(start + tile, length)
@@ -59,26 +67,33 @@ def spans(length: int, tile: int, overlap: int = OVERLAP) -> list[Span]:
     return pieces
 
 
-def encode(model: GBiNet, image: Tensor, tile: int | None) -> Features:
+def pieces_of(height: int, width: int, tile: int, config: GBiNetConfig) -> list[tuple[Span, Span]]:
+    """Rows and columns of all pieces of an image."""
+    step = alignment(config)
+    cuts = [spans(length, tile, -(-OVERLAP // step) * step, step) for length in (height, width)]
+    return [(rows, columns) for rows in cuts[0] for columns in cuts[1]]
+
+
+def encode(model: GBiNet | Replaying, image: Tensor, tile: int | None) -> Features:
     """Features of one image [3, H, W], computed in pieces if `tile` is given."""
     if tile is None:
         return tuple(f[0, 0] for f in model.encode(image[None, None]))
-    height, width = image.shape[-2:]
+    (height, width), scales = image.shape[-2:], model.config.scales
     whole: list[Tensor] | None = None
-    for rows in spans(height, tile):
-        for columns in spans(width, tile):
-            window = image[:, rows.start : rows.stop, columns.start : columns.stop]
-            parts = [f[0, 0] for f in model.encode(window[None, None])]
-            if whole is None:
-                whole = [_like(p, s, height, width) for p, s in zip(parts, SCALES, strict=True)]
-            for target, part, scale in zip(whole, parts, SCALES, strict=True):
-                _paste(target, part, scale, rows, columns)
+    for rows, columns in pieces_of(height, width, tile, model.config):
+        window = image[:, rows.start : rows.stop, columns.start : columns.stop]
+        parts = [f[0, 0] for f in model.encode(window[None, None])]
+        if whole is None:
+            sizes = [(_padded(height, scales) // s, _padded(width, scales) // s) for s in scales]
+            whole = [p.new_empty(len(p), *size) for p, size in zip(parts, sizes, strict=True)]
+        for target, part, scale in zip(whole, parts, scales, strict=True):
+            _paste(target, part, scale, rows, columns)
     assert whole is not None
     return tuple(whole)
 
 
 def search(
-    model: GBiNet,
+    model: GBiNet | Replaying,
     features: Sequence[Features],  # per view, reference first
     cameras: Sequence[Camera],  # per view, single; their sizes may differ
     depth_range: Tensor,  # [2]
@@ -87,43 +102,42 @@ def search(
 ) -> tuple[Tensor, Tensor]:
     """Depth and confidence of the reference, [H, W] each, in pieces if `tile` is given.
 
-    The stages at 1/8 and 1/4 of the size see far but need little memory: they always run on the whole image,
-    and only the stages at 1/2 and full size run in pieces.
+    The stages at 1/4 of the size and below see far but need little memory: they always run on the whole
+    image, and only the stages at 1/2 and full size run in pieces.
     """
     maps = [tuple(m[None] for m in of_scale) for of_scale in zip(*features, strict=True)]  # [1, C, h, w]
     ranges = depth_range[None]
     stages = model.config.stages if stages is None else stages
-    coarse_stages = sum(model.config.scale_index(n) < 2 for n in range(1, stages + 1))
+    coarse_stages = sum(model.config.scale_of(n) >= COARSE for n in range(1, stages + 1))
     batch = _batch(cameras, depth_range.device)
     if tile is None or coarse_stages in (0, stages):  # nothing to cut, or nothing before the cut
         result = model.search(maps, batch, ranges, stages=stages)
         return result.depth[0].float(), result.confidence[0].float()
     coarse = model.search(maps, batch, ranges, stages=coarse_stages)
-    height, width = batch.height, batch.width
     depth, confidence = torch.empty_like(coarse.depth[0]), torch.empty_like(coarse.confidence[0])
-    for rows in spans(height, tile):
-        for columns in spans(width, tile):
-            piece = [
-                (_crop(m[0], s, batch, rows, columns), *m[1:]) for m, s in zip(maps, SCALES, strict=True)
-            ]
-            camera = cameras[0].cropped(columns.start, rows.start, columns.length, rows.length)
-            result = model.search(
-                piece,
-                _batch([camera, *cameras[1:]], depth_range.device),
-                ranges,
-                stages=stages,
-                resume=_crop_result(coarse, batch, rows, columns),
-            )
-            depth[rows.kept, columns.kept] = result.depth[0, rows.inner, columns.inner]
-            confidence[rows.kept, columns.kept] = result.confidence[0, rows.inner, columns.inner]
+    scales = model.config.scales
+    for rows, columns in pieces_of(batch.height, batch.width, tile, model.config):
+        piece = [(_crop(m[0], s, batch, rows, columns), *m[1:]) for m, s in zip(maps, scales, strict=True)]
+        camera = cameras[0].cropped(columns.start, rows.start, columns.length, rows.length)
+        result = model.search(
+            piece,
+            _batch([camera, *cameras[1:]], depth_range.device),
+            ranges,
+            stages=stages,
+            resume=_crop_result(coarse, batch, scales, rows, columns),
+        )
+        depth[rows.kept, columns.kept] = result.depth[0, rows.inner, columns.inner]
+        confidence[rows.kept, columns.kept] = result.confidence[0, rows.inner, columns.inner]
     return depth, confidence
 
 
-def _crop_result(whole: SearchResult, camera: Camera, rows: Span, columns: Span) -> SearchResult:
+def _crop_result(
+    whole: SearchResult, camera: Camera, scales: tuple[int, ...], rows: Span, columns: Span
+) -> SearchResult:
     """The part of an unfinished search that belongs to a piece of the reference."""
     assert whole.state is not None
     cell = whole.state.cell  # [1, h, w]
-    scale = round(-(-camera.height // SCALES[0]) * SCALES[0] / cell.shape[-2])
+    scale = round(_padded(camera.height, scales) / cell.shape[-2])
     return replace(
         whole,
         confidence=whole.confidence[:, rows.start : rows.stop, columns.start : columns.stop],
@@ -138,10 +152,9 @@ def _batch(cameras: Sequence[Camera], device: torch.device) -> Camera:
     return Camera(K[None], pose[None], cameras[0].width, cameras[0].height).to(device, torch.float32)
 
 
-def _like(part: Tensor, scale: int, height: int, width: int) -> Tensor:
-    """Room for the features of the whole image, at the scale of a piece's."""
-    rows, columns = -(-height // SCALES[0]) * SCALES[0], -(-width // SCALES[0]) * SCALES[0]  # as encode pads
-    return part.new_empty(part.shape[0], rows // scale, columns // scale)
+def _padded(length: int, scales: tuple[int, ...]) -> int:
+    """Of an image, as the network encodes it."""
+    return -(-length // scales[0]) * scales[0]
 
 
 def _paste(target: Tensor, part: Tensor, scale: int, rows: Span, columns: Span) -> None:

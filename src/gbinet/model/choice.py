@@ -2,7 +2,8 @@
 
 A coarse pixel at a silhouette has one depth, and the finer pixels below it belong to two. Each of them may
 descend from its own coarse cell or from the nearest or the farthest one around. A small network compares how
-well these match in the source views, and looks at the picture to tell which side a pixel is on.
+well these match in the source views, and looks at the picture to tell which side a pixel is on. Between two
+stages of one scale they may choose again: a silhouette that came out a pixel off can still move.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gbinet.model.layers import ConvBlock2d, add_into
+from gbinet.model.layers import ConvBlock2d, PlanarConv2d
 from gbinet.model.search import PARENTS
-from gbinet.model.shares import shares
+from gbinet.ops.beside import beside
+from gbinet.ops.shares import shares
 
 DILATIONS = (1, 2, 4)
 SAME = 1  # cells: parents no further apart lead to the same answer
@@ -52,7 +54,7 @@ class Chooser(nn.Module):
         super().__init__()
         self.entry = ConvBlock2d(PARENTS * groups + channels + PARENTS - 1, width)
         self.spread = nn.ModuleList(ConvBlock2d(width, width, dilation=d) for d in DILATIONS)
-        self.output = nn.Conv2d(width, PARENTS, 1)
+        self.output = PlanarConv2d(width, PARENTS, 1)
         assert self.output.bias is not None
         nn.init.zeros_(self.output.weight)
         with torch.no_grad():
@@ -66,8 +68,8 @@ class Chooser(nn.Module):
     ) -> Tensor:  # [B, PARENTS, H, W]
         away = differences(cells).to(reference.dtype)
         matches = volume.transpose(1, 2).flatten(1, 2).to(reference.dtype)  # [B, PARENTS * G, H, W]
-        hidden = self.entry(torch.cat([matches, reference, away], dim=1))
+        hidden = self.entry(beside(matches, reference, away))
         for layer in self.spread:
-            hidden = add_into(layer(hidden), hidden)
+            hidden = layer(hidden, skip=hidden)
         logits: Tensor = self.output(hidden)
         return logits

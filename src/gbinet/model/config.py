@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Literal, Self, get_args
 
 from gbinet.errors import InputError
-from gbinet.model.encoder import SCALES
 from gbinet.model.search import SearchGrid
-from gbinet.model.smoothing import MOST_RADIUS
+from gbinet.ops.smooth import MOST_RADIUS
 
 Readout = Literal["centre", "expectation", "smooth", "refined"]
 Confidence = Literal["largest", "nearby", "learned"]
@@ -40,19 +40,24 @@ class GBiNetConfig:
     inverse_depth: bool = False  # bins equal in 1/depth instead of depth
     edge_cells: int = 0  # > 0: maps are enlarged without mixing cells further apart than this, across edges
     # Two numbers per scale, coarse to fine: after a stage, answers are averaged over so many pixels around (0
-    # = none), as far as they are less than so many cells away from the pixel's own: see smoothing.py
+    # = none), as far as they are less than so many cells away from the pixel's own: see ops/smooth.py
     smoothing: tuple[tuple[int, int], ...] = ()
     refiner: bool = False  # a small network that corrects the smoothed depth of the last stage: refiner.py
     refiner_sides: bool = False  # it may take the depth of either side of an edge, too
     stages: int = 8  # stages searched by default, and trained
-    scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = 1/8 .. 3 = full; later stages: the last
-    encoder_width: int = 8  # channels at full size; doubled at each coarser scale
-    groups: tuple[int, ...] = (8, 8, 8, 4)  # groups of the correlation per scale, coarse to fine
+    scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = coarsest; later stages: the last
+    encoder_width: int | tuple[int, ...] = 8  # channels at full size, doubled at coarser ones; or per scale
+    # Groups of the correlation per scale, coarse to fine. There are as many scales as numbers here, each
+    # twice as large as the one before; the last has the size of the images
+    groups: tuple[int, ...] = (8, 8, 8, 4)
     regulariser_width: int | tuple[int, ...] = 8  # channels of the 3D U-Nets at their top level; or per scale
     context: bool = False  # the 3D U-Nets see the reference's features beside the cost volume
     # Between scales pixels choose their parents, by networks so wide, one per scale but the coarsest; none =
     # they take their own: see choice.py
     choice_widths: tuple[int, ...] = ()
+    # Before the later stages at these scales they choose again, between their own cell and their neighbours',
+    # by networks of their own
+    choice_again: bool = False
     # largest: mean of the largest probabilities, as in the paper; nearby: product of the probabilities of the
     # chosen bin with its neighbours, the chance that no stage was more than a bin off; learned: the
     # refiner's, the chance to be right to one pixel of reprojection (where it has no say: as nearby)
@@ -63,41 +68,32 @@ class GBiNetConfig:
     readout: Readout = "centre"
 
     def __post_init__(self) -> None:
-        for name, least in (("stages", 1), ("encoder_width", 1), ("confidence_stages", 0)):
+        for name, least in (("stages", 1), ("confidence_stages", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if len(self.regulariser_widths) != len(SCALES) or min(self.regulariser_widths) < 1:
-            raise InputError(
-                f"regulariser_width must be at least 1, one number or one per scale ({len(SCALES)}), "
-                f"got {self.regulariser_width}"
-            )
-        widths = self.choice_widths
-        if widths and (len(widths) != len(SCALES) - 1 or min(widths) < 1):
-            raise InputError(f"choice_widths needs {len(SCALES) - 1} numbers or none, got {widths}")
         if not 0 <= self.first_spacing < float("inf"):
             raise InputError(f"first_spacing must not be negative, got {self.first_spacing}")
         if self.edge_cells < 0:
             raise InputError(f"edge_cells must not be negative, got {self.edge_cells}")
         if self.readout not in get_args(Readout):
             raise InputError(f"unknown readout '{self.readout}'; there are {', '.join(get_args(Readout))}")
-        _check_smoothing(self)
         if self.confidence not in get_args(Confidence):
             raise InputError(f"unknown confidence '{self.confidence}'; there are largest, nearby and learned")
+        _check_scales(self)
+        _check_smoothing(self)
         self.grid.cells(self.stages)  # raises on impossible bins and on more stages than numbers can tell
-        steps = [b - a for a, b in zip(self.scale_of_stage, self.scale_of_stage[1:], strict=False)]
-        in_range = all(0 <= s < len(SCALES) for s in self.scale_of_stage)
-        if not self.scale_of_stage or not in_range or any(s < 0 for s in steps):
-            raise InputError(f"scale_of_stage must rise within 0..3, got {self.scale_of_stage}")
-        if len(self.groups) != len(SCALES):
-            raise InputError(f"groups needs one number per scale ({len(SCALES)}), got {self.groups}")
-        channels = [self.encoder_width * s for s in SCALES]
-        if any(g < 1 or c % g for c, g in zip(channels, self.groups, strict=True)):
-            raise InputError(f"groups {self.groups} must divide the channels {channels} of their scales")
 
     @property
     def grid(self) -> SearchGrid:
         """How bins split, as the search takes it."""
         return SearchGrid(self.bins, self.first_bins or self.bins, self.inverse_depth, self.edge_cells)
+
+    @property
+    def scales_choosing_again(self) -> tuple[int, ...]:
+        """Scales with choices that have more than one stage, 0 = coarsest."""
+        scales = [self.scale_index(stage) for stage in range(1, self.stages + 1)]
+        last = len(self.groups) if self.choice_again else 0
+        return tuple(scale for scale in range(1, last) if scales.count(scale) > 1)
 
     @property
     def joint_confidence(self) -> bool:
@@ -110,14 +106,29 @@ class GBiNetConfig:
         return self.confidence_stages or (self.stages if self.joint_confidence else PAPER_CONFIDENCE_STAGES)
 
     @property
+    def scales(self) -> tuple[int, ...]:
+        """Image size / feature size, coarse to fine: the order of all that is per scale."""
+        return tuple(2**power for power in reversed(range(len(self.groups))))
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """Of the features, per scale."""
+        width = self.encoder_width
+        return width if isinstance(width, tuple) else tuple(width * scale for scale in self.scales)
+
+    @property
     def regulariser_widths(self) -> tuple[int, ...]:
-        """Per scale, coarse to fine."""
+        """Per scale."""
         width = self.regulariser_width
-        return width if isinstance(width, tuple) else (width,) * len(SCALES)
+        return width if isinstance(width, tuple) else (width,) * len(self.scales)
 
     def scale_index(self, stage: int) -> int:
         """Feature scale (0 = coarsest) of a stage, counted from 1."""
         return self.scale_of_stage[min(stage, len(self.scale_of_stage)) - 1]
+
+    def scale_of(self, stage: int) -> int:
+        """Image size / feature size of a stage, counted from 1."""
+        return self.scales[self.scale_index(stage)]
 
     def smoothing_of(self, stage: int) -> tuple[int, int] | None:
         """Radius in pixels and reach in cells of the smoothing after a stage; None = there is none."""
@@ -172,10 +183,43 @@ def _tuples(value: object) -> object:
     return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
 
 
+MOST_SCALES = 8
+
+
+def _check_scales(config: GBiNetConfig) -> None:
+    count = len(config.groups)
+    if not 1 <= count <= MOST_SCALES:
+        raise InputError(f"groups needs one number per scale, 1 to {MOST_SCALES}, got {config.groups}")
+    for name, per_scale in (
+        ("encoder_width", config.channels),
+        ("regulariser_width", config.regulariser_widths),
+    ):
+        if len(per_scale) != count or min(per_scale) < 1:
+            raise InputError(
+                f"{name} must be at least 1, one number or one per scale ({count}, as many as groups), "
+                f"got {getattr(config, name)}"
+            )
+    widths = config.choice_widths
+    if widths and (len(widths) != count - 1 or min(widths) < 1):
+        raise InputError(f"choice_widths needs {count - 1} numbers or none, got {widths}")
+    if config.choice_again and not widths:
+        raise InputError("choice_again needs choice_widths: pixels that never choose cannot choose again")
+    plan = config.scale_of_stage
+    rising = all(a <= b for a, b in pairwise(plan))
+    if not plan or not rising or plan[0] < 0 or plan[-1] >= count:
+        raise InputError(
+            f"scale_of_stage must rise within 0..{count - 1} (groups has one number per scale, {count}), "
+            f"got {plan}"
+        )
+    channels = config.channels
+    if any(g < 1 or c % g for c, g in zip(channels, config.groups, strict=True)):
+        raise InputError(f"groups {config.groups} must divide the channels {channels} of their scales")
+
+
 def _check_smoothing(config: GBiNetConfig) -> None:
-    pairs = config.smoothing
-    if len(pairs) not in (0, len(SCALES)):
-        raise InputError(f"smoothing needs two numbers per scale ({len(SCALES)}) or none, got {pairs}")
+    pairs, count = config.smoothing, len(config.scales)
+    if len(pairs) not in (0, count):
+        raise InputError(f"smoothing needs two numbers per scale ({count}) or none, got {pairs}")
     if any(not 0 <= radius <= MOST_RADIUS or cells < 1 for radius, cells in pairs):
         raise InputError(
             f"smoothing: radii must lie in 0..{MOST_RADIUS} and cells be at least 1, got {pairs}"

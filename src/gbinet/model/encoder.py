@@ -1,17 +1,14 @@
-"""Image encoder: a feature pyramid of four scales, shared by all views."""
+"""Image encoder: a feature pyramid, shared by all views."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gbinet.model.deform import DeformConv2d
-from gbinet.model.layers import ConvBlock2d, add_into
-
-SCALES = (8, 4, 2, 1)  # image size / feature size, coarse to fine: the order of all outputs
+from gbinet.model.layers import Conv2d, ConvBlock2d, DeformConv2d
+from gbinet.ops.merge import merge
 
 
 class FeaturePyramid(nn.Module):
@@ -20,44 +17,50 @@ class FeaturePyramid(nn.Module):
     Each merge takes the bottom-up map of the next coarser scale (not the merged one), as published.
     """
 
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, channels: tuple[int, ...]) -> None:
+        """channels: of the maps, coarse to fine, each twice as large as the one before; as all outputs."""
         super().__init__()
-        w = width
-        self.bottom_up = nn.ModuleList([nn.Sequential(ConvBlock2d(3, w), ConvBlock2d(w, w))])
-        for inputs in (w, 2 * w, 4 * w):
-            outputs = 2 * inputs
+        self.channels = channels
+        finest = channels[-1]
+        self.bottom_up = nn.ModuleList([nn.Sequential(ConvBlock2d(3, finest), ConvBlock2d(finest, finest))])
+        pairs = list(pairwise(channels))  # of a scale and the next finer one
+        for outputs, inputs in reversed(pairs):
             blocks = [ConvBlock2d(inputs, outputs, 5, stride=2), ConvBlock2d(outputs, outputs)]
             self.bottom_up.append(nn.Sequential(*blocks, ConvBlock2d(outputs, outputs)))
         # Index 0 = coarsest scale in both lists below; the coarsest scale has nothing to merge.
-        self.lateral = nn.ModuleList(nn.Conv2d(c, 2 * c, 1) for c in (4 * w, 2 * w, w))
-        channels = ((8 * w, 8 * w), (8 * w, 4 * w), (4 * w, 2 * w), (2 * w, w))
-        self.output = nn.ModuleList(DeformConv2d(i, o) for i, o in channels)
-        self.channels = tuple(o for _, o in channels)  # per scale, coarse to fine
+        self.lateral = nn.ModuleList(Conv2d(own, coarser, 1) for coarser, own in pairs)
+        self.output = nn.ModuleList(DeformConv2d(i, o) for i, o in [(channels[0], channels[0]), *pairs])
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Normalised images [N, 3, H, W], sizes multiples of 8 -> maps [N, C_s, H/s, W/s] for s = 8 4 2 1."""
-        return self.expand(self.contract(images))
+    def forward(self, images: Tensor, out: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
+        """Normalised images [N, 3, H, W], multiples of the coarsest scale -> maps [N, C_s, H / s, W / s]."""
+        return self.expand(self.contract(images), out=out, forget=True)
 
-    def contract(self, images: Tensor) -> list[Tensor]:
+    def contract(self, current: Tensor) -> list[Tensor]:
         """The bottom-up maps, fine to coarse. All that batch norm is in: images of a batch see each other."""
         bottom_up = []
-        current = images
         for block in self.bottom_up:
             current = block(current)
             bottom_up.append(current)
         return bottom_up
 
-    def expand(self, bottom_up: Sequence[Tensor], scales: Sequence[int] = range(4)) -> tuple[Tensor, ...]:
-        """The outputs of these scales (rising, 0 = coarsest) from bottom-up maps. Every image by itself."""
-        return tuple(self.output[scale](self._merged(bottom_up, scale)) for scale in scales)
-
-    def _merged(self, bottom_up: Sequence[Tensor], scale: int) -> Tensor:
-        """What the output convolution of a scale reads."""
-        if scale == 0:
-            return bottom_up[3]
-        coarser, own = bottom_up[4 - scale], bottom_up[3 - scale]
-        lateral: Tensor = self.lateral[scale - 1](own)
-        kind = "cpu" if coarser.is_meta else coarser.device.type
-        with torch.autocast(kind, enabled=False):  # it would widen the map to float32
-            upsampled = F.interpolate(coarser, scale_factor=2, mode="bilinear", align_corners=False)
-        return add_into(lateral, upsampled)
+    def expand(
+        self,
+        bottom_up: list[Tensor],
+        scales: Sequence[int] | None = None,  # rising, 0 = coarsest; all, if none are given
+        out: Sequence[Tensor] | None = None,  # a map per scale to write to
+        forget: bool = False,  # bottom-up maps are dropped from the list when nobody reads them again
+    ) -> tuple[Tensor, ...]:
+        """The outputs of scales from bottom-up maps. Every image by itself."""
+        count, outputs = len(self.channels), []
+        for scale in range(count) if scales is None else scales:
+            own = count - 1 - scale
+            merged = bottom_up[own]
+            if scale:
+                lateral = self.lateral[scale - 1]
+                assert isinstance(lateral, Conv2d)
+                merged = merge(bottom_up[own], bottom_up[own + 1], lateral, lateral.packed)
+            if forget and scale:
+                del bottom_up[own + 1 if own else 0 :]
+            outputs.append(self.output[scale](merged, None if out is None else out[scale]))
+            del merged  # before the next, larger one is made
+        return tuple(outputs)

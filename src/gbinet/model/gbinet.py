@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -20,13 +20,18 @@ from gbinet.model import search
 from gbinet.model.checks import check_choices, check_shapes, check_values
 from gbinet.model.choice import Choice, Chooser
 from gbinet.model.config import GBiNetConfig, Readout, preset
-from gbinet.model.cost_volume import Maps, ViewWeight, cost_volume, views_of
-from gbinet.model.encoder import SCALES, FeaturePyramid
+from gbinet.model.cost_volume import ViewWeight
+from gbinet.model.encoder import FeaturePyramid
+from gbinet.model.geometry import sources_from_reference, travel
 from gbinet.model.refiner import Refiner, candidates
 from gbinet.model.regulariser import Regulariser
+from gbinet.model.result import SearchResult as SearchResult
+from gbinet.model.result import Stage as Stage
+from gbinet.model.result import joined, padded
 from gbinet.model.search import SearchState
-from gbinet.model.shares import shares
-from gbinet.model.warp import travel
+from gbinet.ops import choose, deform
+from gbinet.ops.bins import Bins
+from gbinet.ops.cost_volume import Maps, views_of
 from gbinet.scene import DepthRange
 
 Features = tuple[Tensor, ...]  # per scale, coarse to fine: [B, V, C_s, H / s, W / s]
@@ -34,42 +39,20 @@ Features = tuple[Tensor, ...]  # per scale, coarse to fine: [B, V, C_s, H / s, W
 MOST_FIRST_BINS = 64  # that stage 1 takes to bring them as close as first_spacing says
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What one stage saw and said."""
-
-    state: SearchState  # the state that was looked at: its hypotheses are what the logits are about
-    logits: Tensor  # [B, D, h, w]
-    next_state: SearchState  # what follows
-    sure: Tensor | None = None  # [B, 1, h, w]: the stage's own confidence, where it is known already
-    choice: Choice | None = None  # of parents, where the stage is the first at its scale
-
-    @property
-    def probabilities(self) -> Tensor:
-        """[B, D, h, w] float32."""
-        return shares(self.logits.float())
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    depth: Tensor  # [B, H, W] float32
-    confidence: Tensor  # [B, H, W] float32 in [0, 1]
-    stages: tuple[Stage, ...] = ()  # only on request
-    state: SearchState | None = None  # where the search ended, to go on from
-
-
 class GBiNet(nn.Module):
     """Generalized binary search network. Images are RGB in [0, 1]; view 0 is the reference."""
 
     config_type: ClassVar[type[GBiNetConfig]] = GBiNetConfig  # what its weights files carry
+    ready: bool = False  # made ready for inference by inference/prepare.py: for good
 
     def __init__(self, config: GBiNetConfig | str = "gbinet") -> None:
         super().__init__()
         self.config = preset(config) if isinstance(config, str) else config
         self.weights_file: str | None = None  # name of the file that the weights were read from
+        self.min_confidence: float | None = None  # what fusion should ask of these weights, where they say it
         config = self.config
-        self.encoder = FeaturePyramid(config.encoder_width)
-        channels = self.encoder.channels
+        channels = config.channels
+        self.encoder = FeaturePyramid(channels)
         self.view_weights = nn.ModuleList(ViewWeight(g) for g in config.groups)
         self.regularisers = nn.ModuleList(
             Regulariser(g, width, c * config.context)
@@ -79,6 +62,9 @@ class GBiNet(nn.Module):
         choosing = list(zip(channels[1:], config.groups[1:], config.choice_widths, strict=False))
         self.choice_weights = nn.ModuleList(ViewWeight(g) for _, g, _ in choosing)
         self.choosers = nn.ModuleList(Chooser(*sizes) for sizes in choosing)
+        again = config.scales_choosing_again
+        self.again_weights = nn.ModuleList(ViewWeight(config.groups[scale]) for scale in again)
+        self.again_choosers = nn.ModuleList(Chooser(*choosing[scale - 1]) for scale in again)
         learned = config.confidence == "learned"
         sides = config.refiner_sides
         self.refiner = Refiner(channels[-1], sides=sides, confidence=learned) if config.refiner else None
@@ -94,6 +80,8 @@ class GBiNet(nn.Module):
         """Weights, configuration and version in one safetensors file; half: float16 kernels."""
         from gbinet.model.weights import save
 
+        if self.ready:
+            raise InputError(f"{path}: this network has lost its batch norms; save the one it was made from")
         return save(self, Path(path), half)
 
     # ---- the network ---------------------------------------------------------------------------------------
@@ -101,17 +89,30 @@ class GBiNet(nn.Module):
     def encode(self, images: Tensor) -> Features:
         """Images [B, V, 3, H, W] -> features per scale. Views are independent of each other.
 
-        Sizes that are no multiple of 8 are padded on the right and at the bottom by repeating the border.
+        Sizes that are not a multiple of the coarsest scale are padded on the right and at the bottom by
+        repeating the border. A network made ready encodes one view after the other, into its place, so that
+        the encoder's temporaries are those of one image.
         """
-        return tuple(f.unflatten(0, images.shape[:2]) for f in self.encoder(self.prepared(images)))
+        batch, views, _, height, width = images.shape
+        if not self.ready:
+            return tuple(f.unflatten(0, (batch, views)) for f in self.encoder(self.normalised(images)))
+        like, coarsest = next(self.parameters()), self.config.scales[0]
+        height, width = height + -height % coarsest, width + -width % coarsest
+        sizes = zip(self.config.scales, self.config.channels, strict=True)
+        maps = [deform.room(like, views, batch, c, height // s, width // s) for s, c in sizes]
+        for view in range(views):
+            contracted = self.encoder.contract(self.normalised(images[:, view : view + 1]))
+            self.encoder.expand(contracted, out=[m[view] for m in maps], forget=True)
+        return tuple(m.transpose(0, 1) for m in maps)
 
-    def prepared(self, images: Tensor) -> Tensor:
+    def normalised(self, images: Tensor) -> Tensor:
         """Images [B, V, 3, H, W] as the encoder takes them: [B * V, 3, H', W'] in [-1, 1], padded."""
-        height, width = images.shape[-2:]
-        flat = images.flatten(0, 1)
-        if height % SCALES[0] or width % SCALES[0]:
-            flat = F.pad(flat, (0, -width % SCALES[0], 0, -height % SCALES[0]), mode="replicate")
-        return ((flat - 0.5) / 0.5).contiguous(memory_format=torch.channels_last)
+        (height, width), coarsest = images.shape[-2:], self.config.scales[0]
+        flat, dtype = images.flatten(0, 1), next(self.parameters()).dtype
+        flat = torch.empty_like(flat, dtype=dtype, memory_format=torch.channels_last).copy_(flat)
+        if height % coarsest or width % coarsest:
+            flat = F.pad(flat, (0, -width % coarsest, 0, -height % coarsest), mode="replicate")
+        return flat.sub_(0.5).mul_(2).contiguous(memory_format=torch.channels_last)
 
     def start(
         self, features: Sequence[Maps], depth_range: Tensor, first_bins: int | None = None
@@ -130,87 +131,95 @@ class GBiNet(nn.Module):
         spacing = self.config.first_spacing
         if not spacing:
             return None
-        distance = float(travel(cameras, depth_range, 1 / SCALES[self.config.scale_index(1)]).amax())
+        distance = float(travel(cameras, depth_range, 1 / self.config.scale_of(1)).amax())
         if not math.isfinite(distance):
             return None
         wanted = 8 * math.ceil(distance / spacing / 8)
         return max(self.config.grid.first_bins, min(wanted, MOST_FIRST_BINS))
 
-    def step(self, features: Sequence[Maps], cameras: Camera, state: SearchState) -> Stage:
-        """One stage of the search. cameras [B, V] are those of the images."""
+    def step(
+        self,
+        features: Sequence[Maps],
+        cameras: Camera,
+        state: SearchState,
+        transforms: Tensor | None = None,
+    ) -> Stage:
+        """One stage of the search. cameras [B, V] are those of the images; transforms [B, V - 1, 12] what
+        sources_from_reference makes of them, where that is known already."""
+        if transforms is None:
+            transforms = sources_from_reference(cameras)
         scale = self.config.scale_index(state.stage + 1)
         maps = features[scale]
-        state, choice = self.enlarge(maps, cameras, state, scale)
-        volume = self.cost_volume(maps, cameras, state, scale)
-        logits = self.regularisers[scale](volume, views_of(maps)[0])
-        return Stage(state, logits, self.follow(state, logits), choice=choice)
+        state, choice = self.enlarge(maps, transforms, state, scale)
+        regulariser = self.regularisers[scale]
+        assert isinstance(regulariser, Regulariser)
+        # The volume is gone when the first layer has read it.
+        entered = regulariser.enter(self.cost_volume(maps, transforms, state, scale), views_of(maps)[0])
+        logits = regulariser.leave(entered, *reference_size(maps))
+        del entered
+        return Stage(state, logits, *self.follow(state, logits), choice)
 
     def enlarge(
-        self, maps: Maps, cameras: Camera, state: SearchState, scale: int
+        self, maps: Maps, transforms: Tensor, state: SearchState, scale: int
     ) -> tuple[SearchState, Choice | None]:
         """The state at the size of the maps of a scale, and how its parents were chosen, if they were."""
         size = reference_size(maps)
         if not self.choosers or not state.stage:
             return search.upsample(state, *size), None
+        weights, choosers, at = self.choice_weights, self.choosers, scale - 1
         if state.cell.shape[-2:] == size:
-            return state, None
+            if scale not in self.config.scales_choosing_again:
+                return state, None
+            weights, choosers = self.again_weights, self.again_choosers
+            at = self.config.scales_choosing_again.index(scale)
         cells = search.parents(state, *size)
-        volume = cost_volume(
-            maps,
-            cameras,
-            search.cell_depth(state, cells),
-            self.choice_weights[scale - 1],
-            self.config.groups[scale],
-            1 / SCALES[scale],
-        )
-        choice = Choice(cells, self.choosers[scale - 1](volume, views_of(maps)[0], cells))
+        weight = weights[at]
+        assert isinstance(weight, ViewWeight)
+        tested = search.cells_apart(state, cells)
+        volume = weight.cost_volume(maps, transforms, tested, self.config.scales[scale])
+        choice = Choice(cells, choosers[at](volume, views_of(maps)[0], cells))
         return search.adopt(state, cells, choice.best), choice
 
-    def cost_volume(self, maps: Maps, cameras: Camera, state: SearchState, scale: int) -> Tensor:
-        """The volume [B, G, D, h, w] that a stage looks at, at one of the four scales."""
-        return cost_volume(
-            maps,
-            cameras,
-            self.hypotheses(state),
-            self.view_weights[scale],
-            self.config.groups[scale],
-            1 / SCALES[scale],
-        )
+    def cost_volume(self, maps: Maps, transforms: Tensor, state: SearchState, scale: int) -> Tensor:
+        """The volume [B, G, D, h, w] that a stage looks at, at one of the scales (0 = coarsest)."""
+        weight = self.view_weights[scale]
+        assert isinstance(weight, ViewWeight)
+        return weight.cost_volume(maps, transforms, self.hypotheses(state), self.config.scales[scale])
 
     def confidence(self, stage: Stage) -> Tensor:
         """How sure a stage is, [B, 1, h, w]; where it chose parents, of these too."""
-        joint, own = self.config.joint_confidence, stage.sure
-        if own is None:
-            own = search.nearby(stage.probabilities) if joint else stage.probabilities.amax(1, keepdim=True)
-        return own * stage.choice.confidence if joint and stage.choice is not None else own
+        assert stage.confidence is not None
+        return self._with_choice(stage.confidence, stage)
+
+    def _with_choice(self, own: Tensor, stage: Stage) -> Tensor:
+        chosen = stage.choice if self.config.joint_confidence else None
+        return own if chosen is None else own * chosen.confidence
 
     def expected_depth(self, stage: Stage) -> Tensor:
         """Continuous depth after a stage, [B, h, w]."""
-        return search.expected_depth(stage.state, stage.probabilities)
+        place, _ = choose.choose(stage.state.bins, stage.logits, place=True)
+        return search.settled_depth(replace(stage.next_state, place=place))
 
-    # A network that searches in another way overrides these, and start, enlarge, confidence, expected_depth.
+    # A network that searches in another way overrides these, and start, enlarge, expected_depth.
 
     enlarging: ClassVar[Literal["nearest", "bilinear"]] = "nearest"  # of coarse depth maps, to show them
 
-    def hypotheses(self, state: SearchState) -> Tensor:
-        """Depths to test at the coming stage, [B, D, h, w], nearest first."""
-        return search.hypotheses(state)
+    def hypotheses(self, state: SearchState) -> Bins | Tensor:
+        """Depths to test at the coming stage, [B, D, h, w], nearest first, or what they follow from."""
+        return state.bins
 
     def window(self, state: SearchState) -> tuple[Tensor, Tensor]:
         """Smallest and largest depth that the coming stage can answer, [B, h, w] each."""
         return search.window(state)
 
-    def follow(self, state: SearchState, logits: Tensor) -> SearchState:
-        """The state after a stage. No gradient flows through it."""
-        return search.follow(state, logits, self.config.smoothing_of(state.stage + 1))
+    def follow(self, state: SearchState, logits: Tensor) -> tuple[SearchState, Tensor]:
+        """The state after a stage and the stage's confidence, [B, 1, h, w]. No gradient flows through."""
+        smoothing = self.config.smoothing_of(state.stage + 1)
+        return search.follow(state, logits, smoothing, self.config.joint_confidence)
 
     def centre_depth(self, stage: Stage) -> Tensor:
         """Depth of what a stage chose, [B, h, w]."""
         return search.depth(stage.next_state)
-
-    def expected_place(self, stage: Stage) -> Tensor:
-        """Continuous answer of a stage of the binary search, in cells, [B, h, w]."""
-        return search.expected_place(stage.state, stage.probabilities)
 
     def refined(
         self, stage: Stage, reference: Tensor, confidence: Tensor
@@ -223,11 +232,12 @@ class GBiNet(nn.Module):
         after, smoothing = stage.next_state, self.config.smoothing_of(stage.next_state.stage)
         assert after.place is not None and smoothing is not None  # the configuration saw to it
         assert self.refiner is not None
-        places = candidates(
-            self.expected_place(stage), after.place, *smoothing, sides=self.config.refiner_sides
-        )
-        sure = torch.cat([self.confidence(stage), confidence], dim=1)
-        place, logit = self.refiner(places, sure, reference)
+        # Not from the stage, which lets no gradient through.
+        joint = self.config.joint_confidence
+        place, own = choose.choose(stage.state.bins, stage.logits, joint, place=True)
+        places = candidates(place, after.place, *smoothing, sides=self.config.refiner_sides)
+        confidences = torch.cat([self._with_choice(own, stage), confidence], dim=1)
+        place, logit = self.refiner(places, confidences, reference)
         return replace(after, place=place), logit
 
     def _read_out(
@@ -237,7 +247,7 @@ class GBiNet(nn.Module):
         if readout == "centre":
             return self.centre_depth(stage), confidence
         number = stage.next_state.stage
-        if readout == "refined" and self.refiner is not None and SCALES[self.config.scale_index(number)] == 1:
+        if readout == "refined" and self.refiner is not None and self.config.scale_of(number) == 1:
             refined, logit = self.refined(stage, views_of(features[-1])[0], confidence)
             return search.settled_depth(refined), confidence if logit is None else logit.sigmoid()
         if readout in ("smooth", "refined") and self.config.smoothing_of(number):
@@ -280,17 +290,18 @@ class GBiNet(nn.Module):
         else:
             state = resume.state
             share = 1 if joint else min(state.stage, self.config.stages_counted) / counted
-            before = _padded(resume.confidence[:, None] * share, full)
+            before = padded(resume.confidence[:, None] * share, full)
+        transforms = sources_from_reference(cameras)
         kept = []
         stage: Stage | None = None
         for number in range(state.stage + 1, stages + 1):
             if release and isinstance(features, list):
                 _forget(features, {self.config.scale_index(n) for n in range(number, stages + 1)})
             stage = None  # its logits shall not lie beside the next stage's volume
-            stage = self.step(features, cameras, state)
+            stage = self.step(features, cameras, state, transforms)
             if number <= counted:
-                sure = self.confidence(stage)
-                confidence = joined(sure if joint else sure / counted, confidence, joint)
+                own = self.confidence(stage)
+                confidence = joined(own if joint else own / counted, confidence, joint)
             if keep_stages:
                 kept.append(stage)
             state = stage.next_state
@@ -374,22 +385,7 @@ def reference_size(maps: Maps) -> tuple[int, int]:
     return height, width
 
 
-def _padded(values: Tensor, size: tuple[int, int]) -> Tensor:
-    """values [B, 1, h, w] with their border repeated on the right and at the bottom."""
-    more = (0, size[1] - values.shape[-1], 0, size[0] - values.shape[-2])
-    return F.pad(values, more, mode="replicate")
-
-
 def _forget(features: list[Maps], needed: set[int]) -> None:
     """Empty the maps of all scales but the needed ones."""
     for scale in set(range(len(features))) - needed:
         features[scale] = torch.empty(0)
-
-
-def joined(values: Tensor, coarser: Tensor | None, joint: bool) -> Tensor:
-    """values [B, 1, h, w] plus (joint: times) a map of that size or a coarser one, its pixels repeated."""
-    if coarser is None:
-        return values
-    if coarser.shape[-2:] != values.shape[-2:]:
-        coarser = F.interpolate(coarser, size=values.shape[-2:], mode="nearest")
-    return values * coarser if joint else values + coarser

@@ -1,132 +1,163 @@
-"""Building blocks: convolution, batch norm, ReLU, in 2D and 3D."""
+"""Building blocks: convolution, batch norm, ReLU, in 2D and 3D.
+
+Batch norms can be folded into their convolutions, and convolutions packed for the kernels
+(inference/prepare.py does both): the same layers, which then take one pass over memory.
+"""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gbinet import kernels
+from gbinet.errors import InputError
+from gbinet.ops import conv as conv_ops
+from gbinet.ops import deform
+from gbinet.ops.conv import Packed, conv, double, doubled_plain
+from gbinet.ops.inplace import add_into
+from gbinet.ops.norm import norm_relu
 
 
-def onednn_suits(volume: Tensor, weight: Tensor) -> bool:
-    """Whether to ask for oneDNN by name.
+class Conv2d(nn.Conv2d):
+    """A 2D convolution with 'same' padding that can be packed."""
 
-    For one volume of few channels on a CPU, torch 2.13 picks algorithms 3 to 10 times slower than oneDNN's.
-    Kernels of one voxel are products of matrices, for which torch's choice is right.
-    """
-    return (
-        volume.device.type == "cpu"
-        and volume.dtype == weight.dtype == torch.float32
-        and max(weight.shape[2:]) > 1
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and not torch.is_autocast_enabled("cpu")
-    )
+    packed: Packed | None = None
+    planar: bool = False  # packed, its result is contiguous, not channels last
+
+    def forward(self, input: Tensor, relu: bool = False, skip: Tensor | None = None) -> Tensor:
+        """[B, I, H, W] -> [B, O, H', W']; skip [B, O, H', W'] is added after the ReLU."""
+        return conv(input, self, self.packed, relu=relu, skip=skip, planar=self.planar)
+
+
+class PlanarConv2d(Conv2d):
+    """Whose results are read map by map."""
+
+    planar = True
 
 
 class Conv3d(nn.Conv3d):
-    """A 3D convolution that is quick on CPUs too: same numbers up to rounding, same gradients."""
+    """A 3D convolution that is quick on CPUs too and can be packed."""
 
-    def forward(self, volume: Tensor) -> Tensor:  # [B, I, D, H, W] -> [B, O, D, H', W']
-        if not onednn_suits(volume, self.weight):
-            return super().forward(volume)
-        assert not isinstance(self.padding, str)
-        output: Tensor = torch.mkldnn_convolution(
-            volume, self.weight, self.bias, self.padding, self.stride, self.dilation, self.groups
-        )
-        return output
+    packed: Packed | None = None
+
+    def forward(self, input: Tensor) -> Tensor:  # [B, I, D, H, W] -> [B, O, D, H', W']
+        return conv(input, self, self.packed)
 
 
 class DoublingConv3d(nn.ConvTranspose3d):
-    """Transposed 3x3x3 convolution that doubles height and width, quick on CPUs too."""
+    """Transposed 3x3x3 convolution that doubles height and width, quick on CPUs too; can be packed."""
+
+    packed: Packed | None = None
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3, (1, 2, 2), padding=1, output_padding=(0, 1, 1), bias=False)
 
-    def forward(self, volume: Tensor, output_size: list[int] | None = None) -> Tensor:
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """[B, I, D, H, W] -> [B, O, D, 2 H, 2 W]."""
-        if not onednn_suits(volume, self.weight):
-            return super().forward(volume, output_size)
-        # Rows and columns of one parity see fixed taps of the kernel: four plain convolutions, interleaved.
-        weight = self.weight.flip(2).transpose(0, 1)  # [O, I, 3, 3, 3]
-        even, odd = [1], [2, 0]  # taps on one voxel, and on it and the next
-        batch, _, bins, height, width = volume.shape
-        output = volume.new_empty(batch, bins, 2 * height, 2 * width, self.out_channels).permute(
-            0, 4, 1, 2, 3
-        )
-        padded = F.pad(volume, (0, 1, 0, 1))
-        for a, rows in enumerate((even, odd)):
-            for b, columns in enumerate((even, odd)):
-                window = padded[..., : height + a, : width + b]
-                kernel = weight[:, :, :, rows][..., columns]
-                output[..., a::2, b::2] = torch.mkldnn_convolution(
-                    window, kernel, self.bias, (1, 0, 0), (1, 1, 1), (1, 1, 1), 1
-                )
-        return output
+        return doubled_plain(input, self)
 
 
-def norm_relu(values: Tensor, norm: nn.Module) -> Tensor:
-    """relu(norm(values)); in training a batch norm's statistics are those of `values`."""
-    if norm.training and kernels.usable(values):
-        from gbinet.kernels import norm as fast
+class DeformConv2d(nn.Module):
+    """Deformable convolution with its own offset predictor (a plain 3x3 convolution that starts at zero)."""
 
-        if fast.supported(norm):
-            return fast.norm_relu(values, norm)  # type: ignore[arg-type]  # a batch norm, says supported
-    return norm_relu_plain(values, norm)
+    packed: Tensor | None = None
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, 3, 3))
+        nn.init.kaiming_uniform_(self.weight, nonlinearity="relu")
+        self.offset = PlanarConv2d(inputs, 18, 3, padding=1)
+        nn.init.zeros_(self.offset.weight)
+        assert self.offset.bias is not None
+        nn.init.zeros_(self.offset.bias)
+
+    def forward(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        """[B, C, H, W] -> [B, O, H, W], written to `out` if that is given (ops.deform.room makes it)."""
+        return deform.deform_conv2d(features, self.offset(features), self.weight, self.packed, out)
 
 
-def norm_relu_plain(values: Tensor, norm: nn.Module) -> Tensor:
-    """The reference of norm_relu."""
-    return F.relu_(norm(values))
+def pack(module: nn.Module) -> None:
+    """Pack all layers inside for the kernels, where these serve."""
+    for layer in module.modules():
+        if isinstance(layer, Conv2d | Conv3d | DoublingConv3d):
+            layer.packed = conv_ops.pack(layer)
+        elif isinstance(layer, DeformConv2d):
+            layer.packed = deform.pack(layer.weight)
 
 
-class ConvBlock2d(nn.Sequential):
-    """2D convolution without bias, batch norm, ReLU; 'same' padding."""
+class Block(nn.Sequential):
+    """Convolution without bias, batch norm, ReLU."""
+
+    conv: Conv2d | Conv3d | DoublingConv3d
+    norm: nn.Module  # nn.Identity once it is folded
+
+    @property
+    def folded(self) -> bool:
+        return isinstance(self.norm, nn.Identity)
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Put the batch norm, as it is in eval mode, into the convolution."""
+        if not isinstance(self.norm, nn.BatchNorm2d | nn.BatchNorm3d):
+            return  # folded before
+        scale, shift = scale_and_shift(self.norm)
+        shape = [1] * self.conv.weight.dim()
+        shape[1 if isinstance(self.conv, nn.ConvTranspose3d) else 0] = -1
+        self.conv.weight = nn.Parameter(self.conv.weight * scale.reshape(shape))
+        self.conv.bias = nn.Parameter(shift)
+        self.norm = nn.Identity()
+
+    def forward(self, input: Tensor, skip: Tensor | None = None) -> Tensor:
+        """[B, I, ...] -> [B, O, ...]; skip [B, O, ...] is added after the ReLU."""
+        if self.folded and isinstance(self.conv, Conv2d | Conv3d):
+            return conv(input, self.conv, self.conv.packed, relu=True, skip=skip)
+        result = norm_relu(self.conv(input), self.norm)
+        return result if skip is None else add_into(result, skip)
+
+
+def scale_and_shift(norm: nn.BatchNorm2d | nn.BatchNorm3d) -> tuple[Tensor, Tensor]:
+    """A batch norm in eval mode is x * scale + shift per channel, [C] each."""
+    if norm.running_mean is None or norm.running_var is None:
+        raise InputError("this batch norm keeps no running statistics and cannot be folded")
+    scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    return scale, norm.bias - norm.running_mean * scale
+
+
+class ConvBlock2d(Block):
+    """In 2D; 'same' padding."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, dilation: int = 1
     ) -> None:
         super().__init__()
         padding = dilation * (kernel // 2)
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, bias=False)
-        self.norm: nn.Module = nn.BatchNorm2d(outputs)
+        self.conv = Conv2d(inputs, outputs, kernel, stride, padding, dilation, bias=False)
+        self.norm = nn.BatchNorm2d(outputs)
         self.relu = nn.ReLU(inplace=True)
 
-    def forward(self, input: Tensor) -> Tensor:  # [B, I, H, W] -> [B, O, H', W']
-        return norm_relu(self.conv(input), self.norm)
 
-
-class ConvBlock3d(nn.Sequential):
-    """3D convolution without bias, batch norm, ReLU; 'same' padding; strides in space only."""
+class ConvBlock3d(Block):
+    """In 3D; 'same' padding; strides in space only."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> None:
         super().__init__()
         self.conv = Conv3d(inputs, outputs, kernel, (1, stride, stride), padding=kernel // 2, bias=False)
-        self.norm: nn.Module = nn.BatchNorm3d(outputs)
+        self.norm = nn.BatchNorm3d(outputs)
         self.relu = nn.ReLU(inplace=True)
 
-    def forward(self, input: Tensor) -> Tensor:  # [B, I, D, H, W] -> [B, O, D, H', W']
-        return norm_relu(self.conv(input), self.norm)
 
+class UpBlock3d(Block):
+    """In 3D, transposed: doubles height and width."""
 
-class UpBlock3d(nn.Sequential):
-    """Transposed 3D convolution that doubles height and width, batch norm, ReLU."""
+    conv: DoublingConv3d
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.conv = DoublingConv3d(inputs, outputs)
-        self.norm: nn.Module = nn.BatchNorm3d(outputs)
+        self.norm = nn.BatchNorm3d(outputs)
         self.relu = nn.ReLU(inplace=True)
 
-    def forward(self, input: Tensor) -> Tensor:  # [B, I, D, H, W] -> [B, O, D, 2 H, 2 W]
-        return norm_relu(self.conv(input), self.norm)
-
-
-def add_into(target: Tensor, other: Tensor) -> Tensor:
-    """target + other, in place when no gradient needs target."""
-    return target + other if target.requires_grad else target.add_(other)
-
-
-def multiply_into(target: Tensor, other: Tensor) -> Tensor:
-    """target * other, in place when no gradient needs target."""
-    return target * other if torch.is_grad_enabled() else target.mul_(other)
+    def forward(self, input: Tensor, skip: Tensor | None = None) -> Tensor:
+        """[B, I, D, H, W] -> [B, O, D, 2 H, 2 W]; skip is added after the ReLU, and may be written over."""
+        if self.folded and skip is not None:
+            return double(input, self.conv, self.conv.packed, skip)
+        return super().forward(input, skip)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gbinet.model.layers import add_into
+from gbinet.model.layers import Conv2d, PlanarConv2d
 from gbinet.model.search import nearest_and_farthest
-from gbinet.model.shares import shares
-from gbinet.model.smoothing import smoothed
+from gbinet.ops.beside import ALIGNED
+from gbinet.ops.shares import shares
+from gbinet.ops.smooth import smoothed
 
 SMOOTHINGS = 4  # from none to the strongest
 SIDES = 2
@@ -38,9 +39,9 @@ class Refiner(nn.Module):
         super().__init__()
         self.candidates = SMOOTHINGS + SIDES * sides
         inputs = (self.candidates - 1) + (SMOOTHINGS - 2) + SIDES * sides + 2 + channels
-        self.entry = nn.Conv2d(inputs, width, 3, padding=1)
-        self.spread = nn.ModuleList(nn.Conv2d(width, width, 3, padding=d, dilation=d) for d in DILATIONS)
-        self.output = nn.Conv2d(width, self.candidates + 1 + confidence, 3, padding=1)
+        self.entry = Conv2d(inputs, width, 3, padding=1)
+        self.spread = nn.ModuleList(Conv2d(width, width, 3, padding=d, dilation=d) for d in DILATIONS)
+        self.output = PlanarConv2d(width, self.candidates + 1 + confidence, 3, padding=1)
         nn.init.zeros_(self.output.weight)
         assert self.output.bias is not None
         nn.init.zeros_(self.output.bias)
@@ -53,9 +54,9 @@ class Refiner(nn.Module):
         sure: Tensor,  # [B, 2, h, w]: of the last stage, of all stages
         reference: Tensor,  # [B, C, h, w] features
     ) -> tuple[Tensor, Tensor | None]:  # [B, h, w] float32, in cells; logit of the confidence [B, 1, h, w]
-        hidden = self.entry(self._inputs(places, sure, reference)).relu_()
+        hidden = self.entry(self._inputs(places, sure, reference), relu=True)
         for layer in self.spread:
-            hidden = add_into(layer(hidden).relu_(), hidden)
+            hidden = layer(hidden, relu=True, skip=hidden)
         said = self.output(hidden).float()  # [B, candidates + 1 (+ 1), h, w]
         del hidden
         share = shares(said[:, : self.candidates])
@@ -68,15 +69,12 @@ class Refiner(nn.Module):
     def _inputs(self, places: Tensor, sure: Tensor, reference: Tensor) -> Tensor:
         """All inputs side by side, [B, I, h, w], channels last; written in place, so that they exist once."""
         batch, _, height, width = places.shape
-        weight = self.entry.weight
-        size = (batch, weight.shape[1], height, width)
-        inputs = torch.empty(
-            size, dtype=weight.dtype, device=places.device, memory_format=torch.channels_last
-        )
+        weight, count = self.entry.weight, self.entry.in_channels
+        filled = -(-count // ALIGNED) * ALIGNED if self.entry.packed else count
+        inputs = weight.new_empty((batch, height, width, filled)).permute(0, 3, 1, 2)  # channels last
+        inputs[:, count:] = 0
         at = 0
-        for i in range(
-            1, self.candidates
-        ):  # saturating: where something is wrong it does not matter how much
+        for i in range(1, self.candidates):  # saturating: how wrong something is does not matter
             inputs[:, at] = torch.tanh((places[:, i] - places[:, 0]) / 4)
             at += 1
         for i in range(2, SMOOTHINGS):
@@ -86,5 +84,5 @@ class Refiner(nn.Module):
             inputs[:, at] = torch.tanh((places[:, i] - places[:, 0]) / 64)
             at += 1
         inputs[:, at : at + 2] = sure
-        inputs[:, at + 2 :] = reference
+        inputs[:, at + 2 : count] = reference
         return inputs

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gbinet.model.layers import Conv3d, ConvBlock2d, ConvBlock3d, UpBlock3d, add_into
+from gbinet.model.layers import Conv2d, Conv3d, ConvBlock2d, ConvBlock3d, UpBlock3d
+from gbinet.ops.inplace import add_into
 
 MULTIPLE = 8  # the U-Net halves height and width three times
 
@@ -21,7 +22,7 @@ class Regulariser(nn.Module):
         self.entry = ConvBlock3d(groups, w)
         self.context: nn.Sequential | None = None
         if context:
-            self.context = nn.Sequential(ConvBlock2d(context, 2 * w), nn.Conv2d(2 * w, w, 3, padding=1))
+            self.context = nn.Sequential(ConvBlock2d(context, 2 * w), Conv2d(2 * w, w, 3, padding=1))
         self.down = nn.ModuleList(
             nn.Sequential(ConvBlock3d(c, 2 * c, stride=2), ConvBlock3d(2 * c, 2 * c))
             for c in (w, 2 * w, 4 * w)
@@ -36,21 +37,29 @@ class Regulariser(nn.Module):
     ) -> Tensor:  # logits [B, D, H, W]
         """Any height and width: padded with zeros (as the convolutions do) and cropped back."""
         height, width = volume.shape[-2:]
-        pad_height, pad_width = -height % MULTIPLE, -width % MULTIPLE
-        if pad_height or pad_width:
-            volume = F.pad(volume, (0, pad_width, 0, pad_height))
+        return self.leave(self.enter(volume, reference), height, width)
+
+    def enter(self, volume: Tensor, reference: Tensor | None = None) -> Tensor:
+        """The first layer, [B, G, D, H, W] -> [B, C, D, H', W']; after it nobody needs the volume."""
+        height, width = volume.shape[-2:]
+        padding = (0, -width % MULTIPLE, 0, -height % MULTIPLE)
+        if any(padding):
+            volume = F.pad(volume, padding)
         if volume.device.type == "cpu":  # the layout that oneDNN works in
             volume = volume.contiguous(memory_format=torch.channels_last_3d)
-        entered = self.entry(volume)
-        if self.context is not None:
-            assert reference is not None
-            seen = self.context(reference)[:, :, None]  # [B, w, 1, H, W]
-            entered = add_into(entered, F.pad(seen, (0, pad_width, 0, pad_height)))
+        entered: Tensor = self.entry(volume)
+        if self.context is None:
+            return entered
+        assert reference is not None
+        return add_into(entered, F.pad(self.context(reference), padding)[:, :, None])
+
+    def leave(self, entered: Tensor, height: int, width: int) -> Tensor:
+        """All other layers, to logits [B, D, height, width]. What was entered may be overwritten."""
         skips = [entered]
         for block in self.down:
             skips.append(block(skips[-1]))
         current = skips.pop()
         for block in self.up:
-            current = add_into(block(current), skips.pop())
+            current = block(current, skips.pop())
         logits: Tensor = self.logit(current)[:, 0]
         return logits[..., :height, :width]

@@ -15,10 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gbinet import kernels
 from gbinet.errors import InputError
-from gbinet.model.shares import shares
-from gbinet.model.smoothing import smoothed
+from gbinet.ops import bins as depths
+from gbinet.ops import choose
+from gbinet.ops.bins import Bins
+from gbinet.ops.enlarge import doubled
+from gbinet.ops.smooth import smoothed
 
 PARENTS = 3  # cells that a pixel may choose from between two scales: see `parents`
 MAX_CELLS = 2**28  # finer than float32 can tell depths apart, and far from the limits of int32
@@ -53,18 +55,11 @@ class SearchGrid:
 
     def to_depth(self, position: Tensor, depth_range: Tensor) -> Tensor:
         """Position in [0, 1] -> depth. position [B, ...], depth_range [B, 2]."""
-        near, far = _bounds(position, depth_range)
-        if self.inverse:
-            # As a mean of 1/near and 1/far: one fraction would cancel at the far end of a wide range.
-            return 1 / ((1 - position) / near + position / far)
-        return near + position * (far - near)
+        return depths.to_depth(position, depth_range, self.inverse)
 
     def to_position(self, depth: Tensor, depth_range: Tensor) -> Tensor:
         """Depth -> position in [0, 1] (outside for depths outside the range)."""
-        near, far = _bounds(depth, depth_range)
-        if self.inverse:
-            return far * (depth - near) / (depth * (far - near))
-        return (depth - near) / (far - near)
+        return depths.to_position(depth, depth_range, self.inverse)
 
 
 @dataclass(frozen=True)
@@ -83,9 +78,11 @@ class SearchState:
         return self.grid.first_bins if self.stage == 0 else self.grid.bins
 
     @property
-    def first_bin(self) -> Tensor:
-        """[B, H, W]: index of the first coming bin on the finer grid; may lie outside at both ends."""
-        return self.cell if self.stage == 0 else 2 * self.cell - self.grid.tolerance
+    def bins(self) -> Bins:
+        """The coming bins as numbers, from which kernels compute depths too."""
+        factor, shift = (1, 0) if self.stage == 0 else (2, -self.grid.tolerance)
+        cells = self.grid.cells(self.stage + 1)
+        return Bins(self.cell, factor, shift, self.num_bins, cells, self.depth_range, self.grid.inverse)
 
 
 def start(grid: SearchGrid, depth_range: Tensor, height: int, width: int) -> SearchState:
@@ -97,15 +94,12 @@ def start(grid: SearchGrid, depth_range: Tensor, height: int, width: int) -> Sea
 
 def edges(state: SearchState) -> Tensor:
     """Borders of the coming bins, [B, D + 1, H, W]. A bin beyond an end of the range has zero width there."""
-    positions = _edge_positions(state)
-    return state.grid.to_depth(positions, state.depth_range)
+    return state.grid.to_depth(state.bins.borders(), state.depth_range)
 
 
 def hypotheses(state: SearchState) -> Tensor:
     """Depths to test at the coming stage: the bins' centres, [B, D, H, W]."""
-    positions = _edge_positions(state)
-    centres = (positions[:, 1:] + positions[:, :-1]) / 2
-    return state.grid.to_depth(centres, state.depth_range)
+    return state.bins.depths()
 
 
 def window(state: SearchState) -> tuple[Tensor, Tensor]:
@@ -127,9 +121,12 @@ def label(state: SearchState, depth: Tensor) -> tuple[Tensor, Tensor]:
 
 def descend(state: SearchState, choice: Tensor) -> SearchState:
     """Go down into the chosen bin of every pixel. choice [B, H, W]: index of a bin."""
-    stage = state.stage + 1
-    cell = (state.first_bin + choice).clamp(0, state.grid.cells(stage) - 1)
-    return replace(state, stage=stage, cell=cell.to(torch.int32), place=None)
+    cell = (state.bins.first + choice).clamp(0, state.bins.cells - 1)
+    return _reached(state, cell.to(torch.int32))
+
+
+def _reached(state: SearchState, cell: Tensor, place: Tensor | None = None) -> SearchState:
+    return replace(state, stage=state.stage + 1, cell=cell, place=place)
 
 
 def expected_place(state: SearchState, probabilities: Tensor) -> Tensor:
@@ -138,29 +135,29 @@ def expected_place(state: SearchState, probabilities: Tensor) -> Tensor:
     The expectation over the most probable bin and its direct neighbours. `state` is the one that the
     probabilities [B, D, H, W] were computed for. May lie outside the range, where bins do.
     """
-    weight = _of_neighbours(probabilities)
-    index = torch.arange(state.num_bins, device=weight.device)[:, None, None]  # [D, 1, 1]
-    mean = (weight * index).sum(1) / weight.sum(1)  # [B, H, W]: fractional bin
-    return state.first_bin + mean + 0.5
+    return choose.expected_place(state.bins, probabilities)
 
 
 def settle(state: SearchState, place: Tensor) -> SearchState:
     """Go down into the cells that contain these places [B, H, W], counted in cells of the coming stage."""
-    stage = state.stage + 1
-    cell = place.floor().clamp(0, state.grid.cells(stage) - 1)
-    return replace(state, stage=stage, cell=cell.to(torch.int32), place=place)
+    cell = place.floor().clamp(0, state.bins.cells - 1)
+    return _reached(state, cell.to(torch.int32), place)
 
 
-def follow(state: SearchState, logits: Tensor, smoothing: tuple[int, int] | None) -> SearchState:
-    """The state after a stage that said `logits` [B, D, H, W]; no gradient flows through it.
+def follow(
+    state: SearchState, logits: Tensor, smoothing: tuple[int, int] | None, nearby: bool = False
+) -> tuple[SearchState, Tensor]:
+    """The state after a stage that said `logits` [B, D, H, W], and how confident it is, [B, 1, H, W].
 
-    It lies in the most probable bin, or where neighbours on one surface agree: smoothing is a radius in
-    pixels and a reach in cells.
+    The state lies in the most probable bin, or where neighbours on one surface agree: smoothing is a radius
+    in pixels and a reach in cells. nearby: see the function of that name. No gradient flows through either.
     """
     logits = logits.detach()
     if smoothing is None:
-        return descend(state, logits.max(1).indices)
-    return settle(state, smoothed(expected_place(state, shares(logits.float())), *smoothing))
+        cell, confidence = choose.choose(state.bins, logits, nearby)
+        return _reached(state, cell), confidence
+    place, confidence = choose.choose(state.bins, logits, nearby, place=True)
+    return settle(state, smoothed(place, *smoothing)), confidence
 
 
 def upsample(state: SearchState, height: int, width: int) -> SearchState:
@@ -188,7 +185,7 @@ def upsample(state: SearchState, height: int, width: int) -> SearchState:
 
 def parents(state: SearchState, height: int, width: int) -> Tensor:
     """Cells that a finer pixel may descend from, [B, PARENTS, H, W] int32: its own (as `upsample` has it),
-    the nearest and the farthest of the 3x3 coarse pixels around it."""
+    the nearest and the farthest of the 3x3 coarse pixels around it. At the same size: of those around."""
     own = upsample(state, height, width).cell
     ends = nearest_and_farthest(state.cell.float(), 1)
     finer = F.interpolate(ends, size=(height, width), mode="nearest")
@@ -207,41 +204,15 @@ def adopt(state: SearchState, cells: Tensor, choice: Tensor) -> SearchState:
     return replace(state, cell=cells.gather(1, choice[:, None])[:, 0], place=None)
 
 
+def cells_apart(state: SearchState, cells: Tensor) -> Bins:
+    """Cells [B, N, H, W] of the state's stage as bins to test."""
+    number, grid = state.grid.cells(state.stage), state.grid
+    return Bins(cells, 1, 0, cells.shape[1], number, state.depth_range, grid.inverse, apart=True)
+
+
 def cell_depth(state: SearchState, cells: Tensor) -> Tensor:
     """Depth of the centres of cells [B, ...] of the state's stage."""
-    return state.grid.to_depth((cells.float() + 0.5) / state.grid.cells(state.stage), state.depth_range)
-
-
-def doubled(cell: Tensor, edge: int) -> Tensor:
-    """Cells [B, h, w] at twice the size, [B, 2 h, 2 w]: bilinear among those within `edge` of the own one."""
-    if kernels.usable(cell):
-        from gbinet.kernels.smooth import double
-
-        return double(cell, edge)
-    return doubled_plain(cell, edge)
-
-
-def doubled_plain(cell: Tensor, edge: int) -> Tensor:
-    height, width = cell.shape[1:]
-    padded = F.pad(cell[:, None].float(), (1, 1, 1, 1), mode="replicate")[:, 0]
-
-    def neighbours(places: tuple[tuple[int, int], ...]) -> Tensor:
-        """Of the four finer pixels of each cell, [B, 4, h, w]: the cells this many rows and columns away."""
-        return torch.stack(
-            [padded[:, 1 + y : 1 + y + height, 1 + x : 1 + x + width] for y, x in places], dim=1
-        )
-
-    own = padded[:, None, 1:-1, 1:-1]
-    total, weight = 9 * own, torch.full_like(own, 9)  # an upper left pixel looks up and left, and so on
-    for part, places in (
-        (3, ((0, -1), (0, 1), (0, -1), (0, 1))),
-        (3, ((-1, 0), (-1, 0), (1, 0), (1, 0))),
-        (1, ((-1, -1), (-1, 1), (1, -1), (1, 1))),
-    ):
-        other = neighbours(places)
-        share = part * ((other - own).abs() <= edge).float()
-        total, weight = total + share * other, weight + share
-    return F.pixel_shuffle((total / weight + 0.5).floor(), 2)[:, 0].to(cell.dtype)
+    return cells_apart(state, cells).depths()
 
 
 def depth(state: SearchState) -> Tensor:
@@ -275,25 +246,4 @@ def nearby(probabilities: Tensor) -> Tensor:
     A true depth at the border of two bins splits its probability among them, and either of them is right: the
     tolerance bins of the next stage make up for the difference.
     """
-    return _of_neighbours(probabilities).sum(1, keepdim=True).clamp(max=1.0)
-
-
-def _of_neighbours(probabilities: Tensor) -> Tensor:
-    """The probabilities [B, D, H, W] of the most probable bin and its direct neighbours, float32, else 0."""
-    choice = probabilities.max(1, keepdim=True).indices  # [B, 1, H, W]
-    index = torch.arange(probabilities.shape[1], device=choice.device)[:, None, None]  # [D, 1, 1]
-    return torch.where((index - choice).abs() <= 1, probabilities.float(), 0.0)
-
-
-def _edge_positions(state: SearchState) -> Tensor:
-    """[B, D + 1, H, W] in [0, 1]."""
-    cells = state.grid.cells(state.stage + 1)
-    index = torch.arange(state.num_bins + 1, device=state.cell.device, dtype=torch.int32)
-    edge = state.first_bin[:, None] + index[:, None, None]  # [B, D + 1, H, W]
-    return edge.clamp(0, cells).float() / cells
-
-
-def _bounds(like: Tensor, depth_range: Tensor) -> tuple[Tensor, Tensor]:
-    """near and far [B, 1, ...], shaped to broadcast against `like` [B, ...]."""
-    shape = (-1,) + (1,) * (like.dim() - 1)
-    return depth_range[:, 0].reshape(shape), depth_range[:, 1].reshape(shape)
+    return choose.confidence_of(probabilities, nearby=True)

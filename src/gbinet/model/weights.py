@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from gbinet.errors import FormatError, InputError, WeightsError
+from gbinet.errors import FormatError, InputError, WeightsError, check_share
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.reading import is_file, parse_json
 from gbinet.model.config import GBiNetConfig
@@ -23,6 +23,7 @@ Network = TypeVar("Network", bound="GBiNet")
 SHIPPED = Path(__file__).parent.parent / "weights"  # inside the package
 DEFAULT = "gbinet"
 FORMAT = "1"  # version of our file layout
+PUBLISHED_CONFIDENCE = 0.4  # what fusion should ask of published weights: theirs is never below 0.25
 
 # Published names -> ours. Tried in order on each key without its 'module.' prefix.
 _RENAMES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
@@ -57,10 +58,12 @@ def load(weights: str | Path | None, kind: type[Network]) -> Network:
     """Build the network that a weights file describes, in eval mode on the CPU."""
     path = find(weights)
     if path.suffix == ".safetensors":
-        config, tensors = _read_ours(path, kind.config_type)
+        config, tensors, min_confidence = _read_ours(path, kind.config_type)
     else:
-        config, tensors = kind.config_type(), _read_published(path)
-    return _build(path, kind, config, tensors)
+        config, tensors, min_confidence = kind.config_type(), _read_published(path), PUBLISHED_CONFIDENCE
+    model = _build(path, kind, config, tensors)
+    model.weights_file, model.min_confidence = path.name, min_confidence
+    return model
 
 
 def find(weights: str | Path | None) -> Path:
@@ -92,6 +95,8 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
         "gbinet_version": __version__,
         "config": json.dumps(model.config.to_dict()),
     }
+    if model.min_confidence is not None:
+        metadata["min_confidence"] = repr(model.min_confidence)
     tensors = {k: v.detach().contiguous().cpu() for k, v in model.state_dict().items()}
     if half:
         tensors = {k: v.half() if v.dim() > 1 else v for k, v in tensors.items()}
@@ -100,7 +105,10 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
     return path
 
 
-def _read_ours(path: Path, config_type: type[GBiNetConfig]) -> tuple[GBiNetConfig, dict[str, Tensor]]:
+def _read_ours(
+    path: Path, config_type: type[GBiNetConfig]
+) -> tuple[GBiNetConfig, dict[str, Tensor], float | None]:
+    """Configuration, tensors, and the confidence that fusion should ask for, where the file says it."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -117,7 +125,12 @@ def _read_ours(path: Path, config_type: type[GBiNetConfig]) -> tuple[GBiNetConfi
         config = config_type.from_dict(parse_json(path, metadata["config"]))
     except (ValueError, TypeError, OverflowError, FormatError, InputError) as error:
         raise WeightsError(f"{path}: the configuration in its header cannot be used: {error}") from error
-    return config, tensors
+    stated = metadata.get("min_confidence")
+    try:
+        min_confidence = None if stated is None else check_share("min_confidence", float(stated))
+    except (ValueError, InputError) as error:
+        raise WeightsError(f"{path}: the min_confidence in its header cannot be used: {error}") from error
+    return config, tensors, min_confidence
 
 
 def _read_published(path: Path) -> dict[str, Tensor]:
@@ -164,5 +177,4 @@ def _build(path: Path, kind: type[Network], config: GBiNetConfig, tensors: dict[
         model.load_state_dict(tensors)
     except RuntimeError as error:
         raise WeightsError(f"{path} does not fit the network: {error}") from error
-    model.weights_file = path.name
     return model.eval()

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 
 from gbinet.camera import Camera
-from gbinet.data.depth_folder import DepthFolder
-from gbinet.data.load import completed
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError
 from gbinet.evaluation.cloud import CloudScore, compare_clouds, score_cloud
@@ -19,15 +17,17 @@ from gbinet.formats.depth_files import read_depth, write_depth
 from gbinet.formats.image import write_image
 from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline.opening import StageProgress
 from gbinet.pipeline.reconstruct import ReconstructConfig, Reconstruction, run
 from gbinet.pointcloud import PointCloud
+from gbinet.progress import StepProgress
 from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene
+from gbinet.render.scenery import look_at
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render
-from gbinet.render.stage import look_at
 from gbinet.scene import DepthRange, Scene, View
+from gbinet.scenes.complete import completed
+from gbinet.scenes.depth_folder import DepthFolder
 
 _DISTANCE = 0.75  # metres from the cameras to the middle of the table
 
@@ -59,7 +59,7 @@ def run_demo(
     config: DemoConfig | None = None,
     *,
     device: str = "auto",
-    progress: StageProgress | None = None,
+    progress: StepProgress | None = None,
 ) -> DemoResult:
     """Render, reconstruct, compare; everything lies in `out`."""
     config = config or DemoConfig()
@@ -95,15 +95,15 @@ def figures(score: CloudScore, threshold: float) -> list[tuple[str, str]]:
     ]
 
 
-def render_scene(folder: Path, config: DemoConfig, progress: StageProgress | None = None) -> Scene:
+def render_scene(folder: Path, config: DemoConfig, progress: StepProgress | None = None) -> Scene:
     """Photos and true depth of a rendered table, written to a folder."""
-    stage = make_scene(config.seed, kind="table")
+    made = make_scene(config.seed, kind="table")
     cameras = _arc(config)
     rng = chance(config.seed, "demo")
     views = []
     pictures = []
     for index in range(config.views):
-        shot = render(stage, cameras[index : index + 1])
+        shot = render(made, cameras[index : index + 1])
         pictures.append((shot.images, shot.depth[0]))
         if progress:
             progress("rendering", index + 1, config.views, "photos")

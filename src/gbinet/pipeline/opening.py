@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from gbinet.data.load import list_photos, load_scene, recognise
 from gbinet.errors import InputError, SceneError
 from gbinet.inference.predictor import DepthConfig
+from gbinet.progress import Progress, StepProgress
 from gbinet.scene import Scene
-from gbinet.sfm.cameras import CameraSharing
-from gbinet.sfm.pose import PosedPhotos, pose_photos
-
-StageProgress = Callable[[str, int, int, str], None]  # stage, done, total, what
+from gbinet.scenes.kinds import recognise, why_not
+from gbinet.scenes.load import load_scene
+from gbinet.scenes.photos import list_photos
+from gbinet.scenes.sfm.cameras import CameraSharing
+from gbinet.scenes.sfm.pose import PosedPhotos, pose_photos
 
 
 class Opening(Protocol):
@@ -34,7 +35,7 @@ class Opening(Protocol):
 
 
 def open_scene(
-    source: Scene | str | Path, out: Path, config: Opening, progress: StageProgress | None
+    source: Scene | str | Path, out: Path, config: Opening, progress: StepProgress | None
 ) -> tuple[Scene, list[str], PosedPhotos | None]:
     """The scene, posed (bare photos go through structure from motion first), and what to say about it."""
     if isinstance(source, Scene):
@@ -42,49 +43,28 @@ def open_scene(
     folder, notes = Path(source), list[str]()
     if not folder.is_dir():
         raise SceneError(f"{folder}: there is no such folder")
-    given = config.depth.depth_range
-    masks = config.masks
-    if has_poses(folder, subfolders=config.camera == "per-folder"):
+    kind = recognise(folder)
+    if kind is None and not (config.camera == "per-folder" and list_photos(folder, subfolders=True)):
+        raise SceneError(why_not(folder))
+    load = partial(
+        load_scene,
+        depth_range=config.depth.depth_range,
+        masks=config.masks,
+        cache=out / "undistorted",
+        progress=step_of(progress, "reading"),
+    )
+    if kind is not None and kind.posed:
         if config.camera is not None:
             notes.append(f"--camera {config.camera} changes nothing here: the scene has its cameras already")
-        read = stage_of(progress, "reading")
-        scene = load_scene(
-            folder,
-            depth_range=given,
-            images=config.images,
-            masks=masks,
-            cache=out / "undistorted",
-            progress=read,
-        )
-        return scene, notes, None
+        return load(folder, images=config.images), notes, None
     if config.images is not None:
         raise InputError(
             f"{folder} has no camera poses for the photos of --images; give their folder instead"
         )
-    posed = pose_photos(folder, out / "sfm", stage_of(progress, "poses"), config.camera)
-    scene = load_scene(
-        posed.folder,
-        kind="colmap",
-        depth_range=given,
-        masks=masks,
-        cache=out / "undistorted",
-        progress=stage_of(progress, "reading"),
-    )
+    posed = pose_photos(folder, out / "sfm", step_of(progress, "poses"), config.camera)
+    scene = load(posed.folder, kind="colmap")
     return replace(scene, name=folder.resolve().name, kind="photos"), posed.warnings(), posed
 
 
-def has_poses(folder: Path, *, subfolders: bool = False) -> bool:
-    """Whether a folder is a posed scene; False for bare photos; an error if it is neither."""
-    try:
-        recognise(folder)
-    except SceneError:
-        if list_photos(folder, subfolders=subfolders):
-            return False
-        raise
-    return True
-
-
-def stage_of(progress: StageProgress | None, name: str) -> Callable[[int, int, str], None] | None:
-    if progress is None:
-        return None
-    return lambda done, total, what: progress(name, done, total, what)
+def step_of(progress: StepProgress | None, name: str) -> Progress | None:
+    return None if progress is None else partial(progress, name)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gbinet.data.load import is_scene_folder
 from gbinet.errors import InputError
 from gbinet.formats.atomic import remove_temporary
 from gbinet.formats.lock import FILE as LOCK_FILE
 from gbinet.formats.lock import locked
 from gbinet.scene import Scene
+from gbinet.scenes.kinds import is_scene_folder
 
 _RESULTS = ("depth", "undistorted", "export", "stages")  # folders that runs make in their output folder
 _SCENE = "sfm"  # one more, which is a scene of its own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,22 +9,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, check_positive
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_json
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind, open3d
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline.opening import StageProgress, open_scene, stage_of
+from gbinet.pipeline.opening import open_scene, step_of
 from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
 from gbinet.pointcloud import PointCloud
+from gbinet.progress import StepProgress
+from gbinet.provenance import maker
 from gbinet.scene import Scene, View
-from gbinet.sfm.cameras import CameraSharing
-from gbinet.sfm.pose import PosedPhotos
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.sfm.cameras import CameraSharing
+from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import write_report
 
 ExportKind = Literal["colmap", "openmvs", "nerfstudio"]
@@ -79,7 +80,7 @@ def reconstruct(
     out: str | Path | None = None,
     config: ReconstructConfig | str = "balanced",
     *,
-    progress: StageProgress | None = None,
+    progress: StepProgress | None = None,
 ) -> PointCloud:
     """Make a dense cloud from photos.
 
@@ -118,7 +119,7 @@ def run(
     config: ReconstructConfig | str = "balanced",
     *,
     overwrite: bool = False,
-    progress: StageProgress | None = None,
+    progress: StepProgress | None = None,
     judge: Callable[[Path], Sequence[tuple[str, str]]] | None = None,
 ) -> Reconstruction:
     """Depth maps, cloud.ply, report.html and run.json in `out`; finished work there is kept.
@@ -135,7 +136,7 @@ def _run(
     out: Path,
     config: ReconstructConfig | str,
     overwrite: bool,
-    progress: StageProgress | None,
+    progress: StepProgress | None,
     judge: Callable[[Path], Sequence[tuple[str, str]]] | None,
 ) -> Reconstruction:
     began = time.perf_counter()
@@ -144,13 +145,15 @@ def _run(
         open3d()  # missing, it is said now, not after hours
     found, notes, posed = open_scene(scene, out, settings, progress)
     network = model or GBiNet.from_pretrained()
+    least = settings.fusion.confidence_for(maker(network).to_dict())
+    settings = replace(settings, fusion=replace(settings.fusion, min_confidence=least))
     depth_run = estimate_depths(
         found,
         network,
         out / "depth",
         settings.depth,
         overwrite=overwrite,
-        progress=stage_of(progress, "depth"),
+        progress=step_of(progress, "depth"),
     )
     shown = ShownViews(found, DepthFolder(found, out / "depth"))
     if settings.mesh is not None:
@@ -162,7 +165,7 @@ def _run(
         out / "cloud.ply",
         settings.fusion,
         device=pick_device(settings.depth.device),
-        progress=stage_of(progress, "fusion"),
+        progress=step_of(progress, "fusion"),
         on_view=shown.add,
     )
     times = {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
@@ -170,15 +173,14 @@ def _run(
         times = {"poses": posed.outcome.total_seconds, **times}
     notes += shown.doubts()
     extras = _extras(shown, out, settings, notes)
-    warnings = (*notes, *found.warnings, *depth_run.warnings, *_failures(depth_run), *result.warnings)
+    warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
     figures = judge(out / "cloud.ply") if judge else ()
     seconds = time.perf_counter() - began
     record = record_of(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
     record["poses"] = None if posed is None else posed.to_dict()
     page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
-    with atomic_path(out / "run.json") as temporary:
-        temporary.write_text(json.dumps(record, indent=2, default=str) + "\n")
+    write_json(out / "run.json", record)
     return Reconstruction(
         out, found, out / "cloud.ply", report, result.points, depth_run, seconds, warnings, extras, posed
     )
@@ -190,7 +192,7 @@ def preset(name: str) -> ReconstructConfig:
     return PRESETS[name]
 
 
-def _failures(depth_run: DepthRun) -> list[str]:
+def failures(depth_run: DepthRun) -> list[str]:
     return [f"view {name} was left out: {reason}" for name, reason in depth_run.failed.items()]
 
 
@@ -207,10 +209,9 @@ def _extras(shown: ShownViews, out: Path, config: ReconstructConfig, notes: list
     return tuple(written)
 
 
-def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Path:
-    """The scene with its new depth maps (and cloud) as another program reads it, in out/export/<kind>."""
-    from gbinet.formats.write_scene import write_scene
-    from gbinet.formats.write_scene_nerfstudio import write_nerfstudio
+def export(scene: Scene, depths: DepthFolder, out: Path, program: ExportKind) -> Path:
+    """The scene with its new depth maps (and cloud) as another program reads it, in out/export/<program>."""
+    from gbinet.scenes.kinds import write_scene, writers
 
     def maps() -> Iterator[tuple[View, DepthMap]]:
         for index, view in enumerate(scene.views):
@@ -218,9 +219,6 @@ def export(scene: Scene, depths: DepthFolder, out: Path, kind: ExportKind) -> Pa
             if found is not None:
                 yield view, found
 
-    folder = out / "export" / kind
-    if kind == "nerfstudio":
-        write_nerfstudio(scene, folder, maps(), PointCloud.load(out / "cloud.ply"))
-    else:
-        write_scene(scene, folder, "colmap-dense" if kind == "colmap" else kind, maps())
-    return folder
+    to = "colmap-dense" if program == "colmap" else program
+    cloud = PointCloud.load(out / "cloud.ply") if writers()[to].cloud else None
+    return write_scene(scene, out / "export" / program, to, maps(), cloud)

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from gbinet import __version__
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.fusion.fuse import FusedView, FusionResult
 from gbinet.fusion.mesh import Mesher
 from gbinet.inference.device import peak_memory_mib
@@ -20,7 +19,8 @@ from gbinet.inference.predictor import DepthRun
 from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
 from gbinet.scene import Scene
-from gbinet.sfm.pose import PosedPhotos
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import Report, ViewCard, view_card
 from gbinet.viewer.report_cloud import CloudSample
 

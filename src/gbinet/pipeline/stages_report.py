@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from gbinet.data.dataset import MVSDataset, SampleConfig
-from gbinet.data.depth_folder import DepthFolder
 from gbinet.fusion.fuse import FusedView, FusionConfig, fuse
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, working_size
 from gbinet.model.gbinet import GBiNet
+from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
+from gbinet.scenes.dataset import MVSDataset, SampleConfig
+from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.training.validate import Prediction, predict
 from gbinet.viewer.report_cloud import CloudSample, side_views
 from gbinet.viewer.splat import splat
 from gbinet.viewer.stages import Pixels, ViewStages, write_sheet
 
 VIEWS = 6  # views that get a sheet, spread over the scene
-Progress = Callable[[int, int, str], None]  # done, total, what
 
 
 def write_stages_report(
@@ -107,7 +106,7 @@ def _stages(
         valid={k: v.cpu().numpy() for k, v in prediction.valid.items()} if known else {},
         final=depth,
         confidence=confidence,
-        min_confidence=fusion.min_confidence,
+        min_confidence=fusion.confidence_for(written.made_by),
         consistent=fused.consistent.cpu().numpy(),
         truth=truth if known else None,
     )

@@ -2,6 +2,7 @@
 
 A library folder holds objects (`NAME.npz` + `NAME.jpg`) in `gso/` and `polyhaven/` and images in `textures/`.
 A user's own meshes (OBJ, glTF, PLY) may lie in `meshes/`; they are read by trimesh (extra `assets`).
+A folder of such folders is a library of all of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +27,13 @@ from gbinet.render.texture import Texture, make_texture
 HELD_OUT_EVERY = 8  # of the sorted names of each folder, every eighth is for validation only
 MESH_SUFFIXES = (".obj", ".glb", ".gltf", ".ply", ".stl", ".off")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+FOLDERS = ("gso", "polyhaven", "meshes", "textures")  # of a library
+# Words in the names of objects that are thin, or full of holes.
+THIN_WORDS = (
+    *("plant", "fern", "tree", "branch", "root", "fence", "railing", "rail", "barrier", "lamp", "light"),
+    *("chandelier", "easel", "wire", "pipe", "stool", "chair", "post", "ladder", "rack", "drainer", "basket"),
+    *("swing", "scissors", "utensil", "net", "flag"),
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,7 @@ class AssetLibrary:
     objects: tuple[Path, ...]  # small things: scanned household objects, the user's meshes
     furniture: tuple[Path, ...]  # things of about a metre
     surfaces: tuple[Path, ...]
+    thin: tuple[Path, ...]  # those of all objects that are thin, by their names
     _kept: dict[Path, Asset | Texture] = field(default_factory=dict)
 
     @staticmethod
@@ -57,12 +67,14 @@ class AssetLibrary:
             raise SceneError(
                 f"{root}: there is no such asset folder; give one with gso/, polyhaven/ or textures/"
             )
-        objects = _part(root / "gso", (".npz",), held_out) + _part(root / "meshes", MESH_SUFFIXES, held_out)
-        furniture = _part(root / "polyhaven", (".npz",), held_out)
-        surfaces = _part(root / "textures", IMAGE_SUFFIXES, held_out)
+        roots = libraries(root)
+        objects = _parts(roots, "gso", (".npz",), held_out) + _parts(roots, "meshes", MESH_SUFFIXES, held_out)
+        furniture = _parts(roots, "polyhaven", (".npz",), held_out)
+        surfaces = _parts(roots, "textures", IMAGE_SUFFIXES, held_out)
         if not objects and not furniture and not surfaces:
             raise SceneError(f"{root}: no objects in gso/, polyhaven/ or meshes/ and no images in textures/")
-        return AssetLibrary(root, torch.device(device), objects, furniture, surfaces)
+        thin = tuple(p for p in objects + furniture if any(w in p.stem.lower() for w in THIN_WORDS))
+        return AssetLibrary(root, torch.device(device), objects, furniture, surfaces, thin)
 
     def preload(self, threads: int = 8) -> AssetLibrary:
         """Read everything now, several files at a time."""
@@ -91,6 +103,9 @@ class AssetLibrary:
     def any_furniture(self, rng: Chance) -> Asset:
         return self.asset(_pick(rng, self.furniture or self.objects))
 
+    def any_thin(self, rng: Chance) -> Asset:
+        return self.asset(_pick(rng, self.thin))
+
     def any_surface(self, rng: Chance) -> Texture:
         return self.surface(_pick(rng, self.surfaces))
 
@@ -99,11 +114,20 @@ def _pick(rng: Chance, paths: Sequence[Path]) -> Path:
     return paths[int(rng.integers(len(paths)))]
 
 
-def _part(folder: Path, suffixes: tuple[str, ...], held_out: bool) -> tuple[Path, ...]:
-    if not folder.is_dir():
-        return ()
-    found = sorted(p for p in folder.iterdir() if p.suffix.lower() in suffixes)
-    return tuple(p for i, p in enumerate(found) if (i % HELD_OUT_EVERY == 0) == held_out)
+def libraries(root: Path) -> list[Path]:
+    """The folder itself, or the libraries in it, by name."""
+    if not root.is_dir() or any((root / name).is_dir() for name in FOLDERS):
+        return [root]
+    inner = sorted(p for p in root.iterdir() if any((p / name).is_dir() for name in FOLDERS))
+    return inner or [root]
+
+
+def _parts(roots: list[Path], name: str, suffixes: tuple[str, ...], held_out: bool) -> tuple[Path, ...]:
+    found: list[Path] = []
+    for folder in (root / name for root in roots if (root / name).is_dir()):
+        names = sorted(p for p in folder.iterdir() if p.suffix.lower() in suffixes)
+        found += [p for i, p in enumerate(names) if (i % HELD_OUT_EVERY == 0) == held_out]
+    return tuple(found)
 
 
 def read_asset(path: Path) -> AssetOnHost:
@@ -135,7 +159,7 @@ def read_mesh(path: Path) -> AssetOnHost:
     except ImportError as error:
         raise SceneError(f"{path}: reading meshes needs trimesh (pip install trimesh)") from error
     try:
-        mesh = trimesh.load(path, force="mesh")
+        mesh: Any = trimesh.load(path, force="mesh")
         positions, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)
     except Exception as error:  # trimesh raises many kinds
         raise FormatError(path, f"trimesh cannot read it ({error})") from error

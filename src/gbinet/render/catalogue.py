@@ -16,6 +16,7 @@ from gbinet.render.mesh import Mesh
 from gbinet.render.paint import paint
 from gbinet.render.shapes import SHAPES
 from gbinet.render.texture import Texture
+from gbinet.render.thin import THIN_SHAPES
 
 TEXTURES_PER_KIND = 64
 SHAPES_PER_NAME = 48
@@ -34,12 +35,12 @@ def texture(kind: str, number: int, device: torch.device) -> Texture:
     return paint(chance(number, "texture", kind), kind, device=device)
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=2048)
 def shape(name: str, number: int, device: torch.device) -> Shape:
     if device.type != "cpu":
         made = shape(name, number, torch.device("cpu"))
         return Shape(made.mesh.to(device), made.extent)
-    mesh = SHAPES[name](chance(number, "shape", name))
+    mesh = (SHAPES | THIN_SHAPES)[name](chance(number, "shape", name))
     low, high = mesh.positions.amin(0), mesh.positions.amax(0)
     size = float((high - low).max())
     foot = torch.stack([(low[0] + high[0]) / 2, (low[1] + high[1]) / 2, low[2]])

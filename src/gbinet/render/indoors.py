@@ -9,8 +9,8 @@ from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.lighting import ambient_light, direction, lamp_colour, studio, triple
 from gbinet.render.mesh import join
 from gbinet.render.props import Store, placed
+from gbinet.render.scenery import Draft, Layout, Light, Part
 from gbinet.render.shapes import box, pose, quad
-from gbinet.render.stage import Draft, Layout, Light, Part
 
 # ---- table -------------------------------------------------------------------------------------------------
 
@@ -25,10 +25,10 @@ def table(rng: Chance, store: Store) -> Draft:
         for turn in rng.permutation(4)[: rng.integers(1, 3)]:
             wall = quad(np.array([-4.0, distance, -1.0]), np.array([8.0, 0, 0]), np.array([0, 0, 4.0]))
             wall = wall.moved(pose(0, 0, 0, float(turn) * np.pi / 2, 0, 1))
-            parts.append(store.flat(wall, log_uniform(rng, 0.2, 2.0)))
+            parts.append(store.flat(wall, log_uniform(rng, 0.2, 2.0), role="wall"))
     if rng.random() < 0.85:
         floor = quad(np.array([-5.0, -5, -0.75]), np.array([10.0, 0, 0]), np.array([0, 10.0, 0]))
-        parts.append(store.flat(floor, log_uniform(rng, 0.3, 2.0)))
+        parts.append(store.flat(floor, log_uniform(rng, 0.3, 2.0), role="ground"))
     focus = np.array([0, 0, rng.uniform(0.02, 0.12)])
     lights = []
     for strength in [1.0, rng.uniform(0.2, 0.8), rng.uniform(0.1, 0.6)][: rng.integers(1, 4)]:
@@ -48,12 +48,13 @@ def _table_top(rng: Chance, store: Store) -> Part:
         width, height = rng.uniform(0.8, 2.0), rng.uniform(0.005, 0.05)
         cloth = store.shape("ground")
         top = cloth.mesh.stretched((width, width, height / cloth.extent[2]))
-        return store.flat(top.moved(pose(0, 0, -height / 2, 0, 0, 1)).textured(width), tile)
+        return store.flat(top.moved(pose(0, 0, -height / 2, 0, 0, 1)).textured(width), tile, role="ground")
     if kind < 0.45:
         top = shapes.cylinder(rng.uniform(0.25, 0.6), 0.03, 96).moved(pose(0, 0, -0.03, 0, 0, 1))
-        return store.flat(top, tile)
+        return store.flat(top, tile, role="ground")
     w, d = rng.uniform(0.6, 2.5), rng.uniform(0.6, 2.5)
-    return store.flat(box((w, d, 0.04), z=-0.04).moved(pose(0, 0, 0, rng.uniform(0, np.pi), 0, 1)), tile)
+    top = box((w, d, 0.04), z=-0.04).moved(pose(0, 0, 0, rng.uniform(0, np.pi), 0, 1))
+    return store.flat(top, tile, role="ground")
 
 
 def _heap(
@@ -108,16 +109,20 @@ def room(rng: Chance, store: Store) -> Draft:
     w, d, h = rng.uniform(3, 7), rng.uniform(3, 7), rng.uniform(2.3, 3.2)
     low = np.array([-w / 2, -d / 2, 0.0])
     X, Y, Z = np.diag([w, d, h])
-    parts = [
-        store.flat(quad(low, X, Y), log_uniform(rng, 0.4, 2.0)),
-        store.flat(quad(low + Z, X, Y), log_uniform(rng, 0.8, 3.0), "blank" if rng.random() < 0.6 else None),
-    ]
+    parts = [store.flat(quad(low, X, Y), log_uniform(rng, 0.4, 2.0), role="ground")]
+    tile = log_uniform(rng, 0.8, 3.0)
+    parts.append(
+        store.flat(quad(low + Z, X, Y), tile, "blank" if rng.random() < 0.6 else None, role="ceiling")
+    )
     walls = [(low, X, Z), (low + X, Y, Z), (low + X + Y, -X, Z), (low + Y, -Y, Z)]
     paper = store.material("blank" if rng.random() < 0.3 else None)
     tile = log_uniform(rng, 0.5, 3.0)
     for corner, along, up in walls:
         wall = quad(corner, along, up)
-        parts.append(Part(wall.textured(1 / tile), paper) if rng.random() < 0.6 else store.flat(wall, tile))
+        if rng.random() < 0.6:
+            parts.append(Part(wall.textured(1 / tile), paper, "wall"))
+        else:
+            parts.append(store.flat(wall, tile, role="wall"))
         parts += _wall_things(rng, store, corner, along, h)
     spheres = []
     circles: list[tuple[float, float, float]] = []
@@ -174,7 +179,7 @@ def _wall_things(
         centre = corner + unit * at + inward * thick / 2
         turn = float(np.arctan2(unit[1], unit[0]))
         board = box((w, thick, h)).moved(pose(float(centre[0]), float(centre[1]), z, turn, 0, 1))
-        parts.append(store.flat(board, max(w, h)))
+        parts.append(store.flat(board, max(w, h), role="hung"))
     return parts
 
 

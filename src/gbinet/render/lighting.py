@@ -8,7 +8,7 @@ import torch
 from gbinet.render.chance import Chance
 from gbinet.render.paint import Device, colour, mix, octave_noise, unit_grid
 from gbinet.render.props import Store
-from gbinet.render.stage import Light
+from gbinet.render.scenery import Light
 from gbinet.render.texture import Texture, make_texture
 
 Colour = tuple[float, float, float]

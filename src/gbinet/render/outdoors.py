@@ -10,8 +10,8 @@ from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.lighting import ambient_light, sky, sun_light, triple
 from gbinet.render.mesh import Mesh, join
 from gbinet.render.props import Store, placed
+from gbinet.render.scenery import Draft, Layout, Light, Material, Part
 from gbinet.render.shapes import box, pose, quad
-from gbinet.render.stage import Draft, Layout, Light, Material, Part
 
 # ---- facade ------------------------------------------------------------------------------------------------
 
@@ -23,14 +23,14 @@ def facade(rng: Chance, store: Store) -> Draft:
     width, height = columns * bay, rows * storey
     parts = _front(rng, store, columns, rows, bay, storey)
     ground = quad(np.array([-60.0, -60, 0]), np.array([120.0, 0, 0]), np.array([0, 75.0, 0]))
-    parts.append(store.flat(ground, log_uniform(rng, 1, 4)))
+    parts.append(store.flat(ground, log_uniform(rng, 1, 4), role="ground"))
     pavement = box((width + 8, 2.5, 0.15), (0, -1.25))
-    parts.append(store.flat(pavement, log_uniform(rng, 0.5, 2)))
+    parts.append(store.flat(pavement, log_uniform(rng, 0.5, 2), role="ground"))
     for side in (-1, 1):  # neighbours
         w, h = rng.uniform(5, 14), rng.uniform(4, 16)
         offset = rng.uniform(-1.5, 3)
         house = box((w, 10, h), (side * (width / 2 + w / 2 + rng.uniform(0, 3)), 5 + offset))
-        parts.append(store.flat(house, log_uniform(rng, 1.5, 5)))
+        parts.append(store.flat(house, log_uniform(rng, 1.5, 5), role="wall"))
     spheres = []
     for _ in range(int(rng.integers(3, 12))):
         thing = store.furniture() if rng.random() < 0.7 else store.made_up()
@@ -100,10 +100,11 @@ def _front(rng: Chance, store: Store, columns: int, rows: int, bay: float, store
     panes = quad(np.array([-width / 2, recess, 0]), np.array([width, 0, 0]), np.array([0, 0, rows * storey]))
     behind = store.texture(str(rng.choice(["gradient", "collage", "noise"])))
     glass = Material(behind, (0.5, 0.5, 0.5), 0.3, 120, rng.uniform(0.05, 0.4))
+    tile = log_uniform(rng, 0.8, 4)
     return [
-        store.flat(join(masonry), log_uniform(rng, 0.8, 4), "bricks" if rng.random() < 0.3 else None),
+        store.flat(join(masonry), tile, "bricks" if rng.random() < 0.3 else None, "wall"),
         store.flat(join(trim), log_uniform(rng, 0.4, 2)),
-        Part(panes.textured(1 / bay), glass),
+        Part(panes.textured(1 / bay), glass, "pane"),
     ]
 
 
@@ -129,7 +130,7 @@ def terrain(rng: Chance, store: Store) -> Draft:
     cover = (
         None if store.has_surfaces else str(rng.choice(["noise", "speckle", "noise", "speckle", "collage"]))
     )
-    parts = [store.flat(land.textured(size), log_uniform(rng, 0.03, 0.3) * size, cover)]
+    parts = [store.flat(land.textured(size), log_uniform(rng, 0.03, 0.3) * size, cover, "ground")]
     heights = land.positions[:, 2].view(256, 256).numpy()
     spheres = []
     walls, roofs = ([store.material() for _ in range(3)] for _ in range(2))

@@ -220,6 +220,30 @@ def speckle(rng: Chance, size: int, device: Device) -> Tensor:
     return weathered(rng, mix(image, colour(rng, device), spots), 0.08)
 
 
+def plastic(rng: Chance, size: int, device: Device) -> Tensor:
+    """White or pale plastic: hardly a trace of structure."""
+    pale = colour(rng, device, 0.8, 0.95) * 0.3 + rng.uniform(0.55, 0.68)
+    return weathered(rng, pale.expand(3, size, size), rng.uniform(0.001, 0.006))
+
+
+def tiles(rng: Chance, size: int, device: Device) -> Tensor:
+    """Cells that are all alike, to the last texel: tiles, meshes, dots, checks."""
+    cells = int(rng.choice([4, 8, 16, 32]))
+    period = size // cells
+    x, y = (2 * t - 1 for t in unit_grid(period, device))  # -1 to 1 in a cell
+    form = int(rng.integers(4))
+    if form == 0:  # joints
+        mark = (torch.maximum(x.abs(), y.abs()) > rng.uniform(0.8, 0.95)).float()
+    elif form == 1:  # dots
+        mark = (x.square() + y.square() < rng.uniform(0.1, 0.6)).float()
+    elif form == 2:  # checks
+        mark = (x * y > 0).float()
+    else:  # slats
+        mark = (y.abs() < rng.uniform(0.3, 0.8)).float()
+    cell = mix(colour(rng, device), colour(rng, device), mark)
+    return cell.repeat(1, cells, cells)
+
+
 Painter = Callable[[Chance, int, Device], Tensor]
 PAINTERS: dict[str, Painter] = {
     "noise": noise,
@@ -231,5 +255,8 @@ PAINTERS: dict[str, Painter] = {
     "wood": wood,
     "collage": collage,
     "speckle": speckle,
+    "plastic": plastic,
+    "tiles": tiles,
 }
-SHARES = np.array([0.2, 0.1, 0.16, 0.08, 0.04, 0.06, 0.1, 0.16, 0.1])  # how often each kind is drawn
+# How often each kind is drawn; the last two only where they are asked for.
+SHARES = np.array([0.2, 0.1, 0.16, 0.08, 0.04, 0.06, 0.1, 0.16, 0.1, 0.0, 0.0])

@@ -12,9 +12,10 @@ from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.mesh import Mesh
 from gbinet.render.paint import PAINTERS, SHARES
+from gbinet.render.scenery import Material, Part, Role
 from gbinet.render.shapes import pose
-from gbinet.render.stage import Material, Part
 from gbinet.render.texture import Texture
+from gbinet.render.thin import THIN_SHAPES
 
 # Shapes of furniture, and of small things.
 SOLID = ("box", "cylinder", "vase", "blob", "tower", "sphere", "torus", "stairs", "frame", "plates")
@@ -36,6 +37,10 @@ class Store:
 
     def __init__(self, rng: Chance, assets: AssetLibrary | None, device: torch.device) -> None:
         self.rng, self.assets, self.device = rng, assets, device
+
+    def drawing(self, rng: Chance) -> Store:
+        """The same store, drawing from another generator."""
+        return Store(rng, self.assets, self.device)
 
     @property
     def has_surfaces(self) -> bool:
@@ -93,9 +98,16 @@ class Store:
         thing = self.made_up(str(self.rng.choice(SOLID)))
         return Thing(thing.mesh, thing.material, thing.extent, self.rng.uniform(0.4, 1.4))
 
-    def flat(self, mesh: Mesh, tile: float, kind: str | None = None) -> Part:
+    def thin(self, names: tuple[str, ...] | None = None) -> Thing:
+        """Something thin; with names, one of these shapes."""
+        if names is None and self.assets is not None and self.assets.thin and self.rng.random() < 0.4:
+            asset = self.assets.any_thin(self.rng)
+            return Thing(asset.mesh, self.material(texture=asset.texture), asset.extent, 1.0)
+        return self.made_up(str(self.rng.choice(names or tuple(THIN_SHAPES))))
+
+    def flat(self, mesh: Mesh, tile: float, kind: str | None = None, role: Role = "thing") -> Part:
         """A mesh whose uv are metres, covered with a texture that repeats every `tile` metres."""
-        return Part(mesh.textured(1 / tile), self.material(kind))
+        return Part(mesh.textured(1 / tile), self.material(kind), role)
 
 
 def placed(

@@ -6,7 +6,7 @@ share it, so meshes have no cracks, and triangles that reach behind the camera n
 
 The z-buffer holds one 64-bit key per pixel: the bits of the (positive) float32 depth above, the number of the
 triangle below. The smallest key wins, whatever the order of the fragments, so the result never depends on
-scheduling. `gbinet.kernels.rasterise` is the fast twin for CUDA.
+scheduling. `gbinet.render.rasterise_triton` is the fast twin for CUDA.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from gbinet import kernels
+from gbinet import ops
 from gbinet.camera import Camera, pixel_centres
 from gbinet.render.parallel import in_parallel
 
@@ -35,8 +35,8 @@ def visible_keys(
     plain: bool = False,
 ) -> Tensor:
     """Key of the nearest triangle at every pixel centre, [V, H, W] int64; EMPTY where there is none."""
-    if kernels.usable(vertices) and not plain:
-        from gbinet.kernels import rasterise as fast
+    if ops.usable(vertices) and not plain:
+        from gbinet.render import rasterise_triton as fast
 
         return fast.visible_keys(vertices, faces, cameras)
     views = [cameras[v] for v in range(cameras.K.shape[0])]

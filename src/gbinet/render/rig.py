@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -10,10 +11,11 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.render.chance import Chance, log_uniform
-from gbinet.render.stage import Layout, look_at
+from gbinet.render.scenery import Layout, look_at
 
 # Half the samples of a table look like DTU: a narrow view from 0.5 to 0.9 m.
 DTU_FOCAL = 2892 / 1600  # focal length over image width
+_FARTHEST = 1.6  # the largest angle to a neighbour, as a multiple of the usual one
 
 
 @dataclass(frozen=True)
@@ -34,18 +36,44 @@ class Style:
     parallel: float  # 0: all look at one point, 1: all look the same way
     forward: float  # part of the baseline along the line of sight
     line: bool  # neighbours to both sides on a line, otherwise around
+    ahead: float = 0.0  # part of the step straight ahead or back, 0 to 1
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How somebody takes photos who does not walk around a thing with an upright camera."""
+
+    wide: float = 0.0  # angle between reference and sources at the target, degrees at most
+    forward: float = 0.0  # sources lie ahead or behind, by up to this share of the distance
+    above: float = 0.0  # highest elevation of the reference over the target, degrees
+    roll: float = 0.0  # chance of a view to be turned by 90 degrees
+
+    @staticmethod
+    def of(amounts: Mapping[str, float]) -> Habits:
+        """Those of a sample with these difficulties."""
+        return Habits(**{f.name: amounts.get(f.name, 0.0) for f in fields(Habits)})
+
+
+USUAL = Habits()
 
 
 def draw_rig(
-    rng: Chance, kind: str, layout: Layout, views: int, width: int, height: int, dtu_like: bool | None = None
+    rng: Chance,
+    kind: str,
+    layout: Layout,
+    views: int,
+    width: int,
+    height: int,
+    dtu_like: bool | None = None,
+    habits: Habits = USUAL,
 ) -> Rig:
     """Reference view first, then views - 1 neighbours."""
     if dtu_like is None:
         dtu_like = kind == "table" and rng.random() < 0.5
     elif dtu_like and kind != "table":
         dtu_like = False
-    style = _style(rng, kind, dtu_like)
-    position, target = _reference(rng, kind, layout, dtu_like)
+    style = _unusual(rng, _style(rng, kind, dtu_like), habits)
+    position, target = _reference(rng, kind, layout, dtu_like, habits.above)
     distance = float(np.linalg.norm(target - position))
     roll = _roll(rng)
     base_K = _intrinsics(rng, style.focal, width, height)
@@ -60,6 +88,7 @@ def draw_rig(
         lens = base_K.copy()
         lens[:2, :2] *= zoom
         lenses.append(lens)
+    poses = _turned(rng, poses, habits.roll)
     K, pose = torch.from_numpy(np.stack(lenses)), torch.from_numpy(np.stack(poses))
     return Rig(Camera(K, pose, width, height), distance, dtu_like)
 
@@ -90,11 +119,13 @@ def draw_windows(rng: Chance, rig: Rig, largest: float, least: float = 1.0) -> R
     return Rig(Camera(K, cameras.cam_from_world, cameras.width, cameras.height), rig.distance, rig.dtu_like)
 
 
-def draw_path(rng: Chance, kind: str, layout: Layout, views: int, width: int, height: int) -> Camera:
+def draw_path(
+    rng: Chance, kind: str, layout: Layout, views: int, width: int, height: int, habits: Habits = USUAL
+) -> Camera:
     """Cameras [V] of one walk around the content, float64: each is a neighbour of the one before."""
     dtu_like = kind == "table" and rng.random() < 0.5
-    style = _style(rng, kind, dtu_like)
-    position, target = _reference(rng, kind, layout, dtu_like)
+    style = _unusual(rng, _style(rng, kind, dtu_like), habits)
+    position, target = _reference(rng, kind, layout, dtu_like, habits.above)
     K = torch.from_numpy(_intrinsics(rng, style.focal, width, height))
     poses = [look_at(position, target, rng.normal(0, 0.03))]
     heading = rng.choice([0.0, np.pi])  # to the right or to the left
@@ -103,6 +134,7 @@ def draw_path(rng: Chance, kind: str, layout: Layout, views: int, width: int, he
         position, aim = _neighbour(rng, layout, style, position, target, turn)
         target = aim if style.parallel >= 0.3 else target
         poses.append(look_at(position, aim, rng.normal(0, 0.03)))
+    poses = _turned(rng, poses, habits.roll)
     pose = torch.from_numpy(np.stack(poses))
     return Camera(K.expand(views, 3, 3).clone(), pose, width, height)
 
@@ -126,9 +158,38 @@ def _style(rng: Chance, kind: str, dtu_like: bool) -> Style:
     return Style(angle, focal, parallel, forward, bool(rng.random() < 0.5))
 
 
-def _reference(rng: Chance, kind: str, layout: Layout, dtu_like: bool) -> tuple[np.ndarray, np.ndarray]:
+def _unusual(rng: Chance, style: Style, habits: Habits) -> Style:
+    if habits.forward:
+        step = rng.uniform(0.3, 1.0) * habits.forward  # of the distance
+        return replace(style, angle=step / _FARTHEST, parallel=1.0, forward=0.0, ahead=rng.uniform(0.9, 1.0))
+    if habits.wide:
+        # neighbours step aside, then turn back to the orbit: by the angle whose tangent is the step
+        step = np.tan(np.radians(rng.uniform(0.6, 1.0) * min(habits.wide, 60.0)))
+        angle = 2 * np.arcsin(step / 2) / _FARTHEST
+        return replace(style, angle=angle, parallel=0.0, forward=0.0)
+    return style
+
+
+def _turned(rng: Chance, poses: list[np.ndarray], share: float) -> list[np.ndarray]:
+    """Poses of which a share is turned by 90 degrees about the line of sight, all to one side."""
+    if not share:
+        return poses
+    side = rng.choice([-1.0, 1.0])
+    turn = np.eye(4)
+    turn[:2, :2] = [[0, -side], [side, 0]]
+    return [turn @ pose if rng.random() < share else pose for pose in poses]
+
+
+def _reference(
+    rng: Chance, kind: str, layout: Layout, dtu_like: bool, above: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     position = target = layout.focus
     for _ in range(60):
+        if above:
+            position, target = _from_above(rng, kind, layout, above)
+            if _free(position, layout):
+                break
+            continue
         if kind == "room":
             position = rng.uniform(layout.low, layout.high)
             position[2] = np.clip(rng.normal(1.4, 0.3), layout.low[2], layout.high[2])
@@ -142,6 +203,26 @@ def _reference(rng: Chance, kind: str, layout: Layout, dtu_like: bool) -> tuple[
         if _free(position, layout):
             break
     return position, target
+
+
+def _from_above(rng: Chance, kind: str, layout: Layout, highest: float) -> tuple[np.ndarray, np.ndarray]:
+    """A camera that looks down, and its target."""
+    up = np.radians(rng.uniform(0.75, 1.0) * highest)
+    if kind == "room":  # from below the ceiling to the floor
+        position = rng.uniform(layout.low, layout.high)
+        position[2] = layout.high[2] - rng.uniform(0, 0.4)
+        reach = position[2] / max(np.tan(up), 1e-6)
+        around = rng.uniform(0, 2 * np.pi)
+        return position, np.array([np.cos(around), np.sin(around), 0.0]) * reach + position * [1, 1, 0]
+    target = layout.focus + rng.normal(0, 0.35, 3) * layout.radius * [1, 1, 0.3]
+    distance = float(np.linalg.norm(_away(rng, kind, layout, False)))
+    around = rng.uniform(0, 2 * np.pi)
+    if kind == "facade":  # from the air, before the house
+        up, around = 0.6 * up, np.radians(-90 + rng.normal(0, 25))
+        target = target * [1, 0, 0] + [0, -2, 0]
+        distance = min(distance, 12.0)
+    direction = np.array([np.cos(up) * np.cos(around), np.cos(up) * np.sin(around), np.sin(up)])
+    return target + direction * distance, target
 
 
 def _away(rng: Chance, kind: str, layout: Layout, dtu_like: bool) -> np.ndarray:
@@ -173,8 +254,10 @@ def _neighbour(
     lift = np.cross(side, sight)
     place, aim = position, target
     for _ in range(12):
-        baseline = 2 * np.sin(style.angle * rng.uniform(0.6, 1.6) / 2) * distance
+        baseline = 2 * np.sin(style.angle * rng.uniform(0.6, _FARTHEST) / 2) * distance
         step = (np.cos(turn) * side + np.sin(turn) * lift) * baseline
+        if style.ahead:
+            step = step * np.sqrt(1 - style.ahead**2) + sight * (rng.choice([-1, 1]) * style.ahead * baseline)
         step = step + sight * (rng.normal(0, 0.5) * style.forward * baseline)
         place = position + step
         if style.parallel < 0.3:  # keep the distance to the target: an orbit
@@ -254,6 +337,15 @@ def depth_range(rng: Chance, depth: Tensor, rig: Rig) -> Tensor:
         high = low + rng.uniform(0.4, 0.9) * rig.distance / 0.65
     inside = ((depth > low) & (depth < high)).float().mean()
     return torch.where(inside > 0.4, around.new_tensor([low, high]), around)
+
+
+def widened(rng: Chance, limits: Tensor, largest: float) -> Tensor:
+    """The range [2] with more room before and behind, so that far / near is up to `largest`."""
+    near, far = limits.log().unbind()
+    ratio = float(np.log(log_uniform(rng, min(8.0, largest), largest)))
+    more = (ratio - (far - near)).clamp_min(0)
+    before = rng.uniform(0.2, 0.8)
+    return torch.stack([near - before * more, far + (1 - before) * more]).exp()
 
 
 def _quantiles(depth: Tensor, shares: tuple[float, ...], rig: Rig) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,13 +24,26 @@ class SensorConfig:
     blur: float = 0.7  # largest blur, standard deviation in pixels
     noise: float = 0.015  # largest noise of a mid-grey pixel
     jpeg: float = 0.5  # share of samples with JPEG blocks
+    dim: float = 0.0  # largest noise of photos in little light, instead of `noise`; 0: enough light
+    motion: float = 0.0  # longest streak of a camera that moves, in pixels
+    defocus: float = 0.0  # largest disc of a point that is out of focus: its radius in pixels
+
+    def under(self, amounts: Mapping[str, float]) -> SensorConfig:
+        """The sensor in a sample with these difficulties."""
+        given = {name: amounts[name] for name in ("exposure", "dim", "motion", "defocus") if name in amounts}
+        if "exposure" in given:  # photos of different exposure differ in colour, too
+            given["balance"] = 3 * self.balance
+        return replace(self, **given)
 
 
 IDEAL = SensorConfig(0, 0, 0, 0, 0, 0)
 
 
-def expose(linear: Tensor, rng: Chance, config: SensorConfig) -> Tensor:
-    """Photos [V, 3, H, W] in [0, 1] from linear light [V, 3, H, W], all views of one sample together."""
+def expose(linear: Tensor, rng: Chance, config: SensorConfig, depth: Tensor | None = None) -> Tensor:
+    """Photos [V, 3, H, W] in [0, 1] from linear light [V, 3, H, W], all views of one sample together.
+
+    depth [V, H, W], infinite where there is none, says what is out of focus; without it everything is.
+    """
     views, _, height, width = linear.shape
     device = linear.device
     brightness = log_uniform(rng, 0.13, 0.3)  # of the mean
@@ -41,6 +55,12 @@ def expose(linear: Tensor, rng: Chance, config: SensorConfig) -> Tensor:
     sigmas = rng.uniform(0, 1, views) ** 2 * config.blur if config.blur > 0 else np.zeros(views)
     level, seed = rng.uniform(0, 1) ** 2 * config.noise, int(rng.integers(1 << 30))
     quality = log_uniform(rng, 1.0, 6.0) if rng.random() < config.jpeg else 0.0
+    if config.dim > 0:
+        image, level = image * log_uniform(rng, 0.2, 0.6), rng.uniform(0.4, 1) * config.dim
+    if config.motion > 0:
+        image = _spread(image, streaks(rng, views, config.motion))
+    if config.defocus > 0:
+        image = _defocus(image, rng, config.defocus, depth)
     if config.vignetting > 0:
         image = image * _vignette(tensor[:, 3], height, width)
     if config.blur > 0:
@@ -66,6 +86,52 @@ def _vignette(strength: Tensor, height: int, width: int) -> Tensor:
     y = torch.linspace(-1, 1, height, device=strength.device)[:, None]
     x = torch.linspace(-1, 1, width, device=strength.device)[None, :]
     return 1 - strength[:, None, None, None] * 0.5 * (x.square() + y.square())
+
+
+def streaks(rng: Chance, views: int, longest: float) -> np.ndarray:
+    """Kernels [V, k, k] of cameras that moved along a line while they exposed; more than every second did."""
+    reach = int(np.ceil(longest / 2))
+    grid = np.arange(-reach, reach + 1)
+    turn = rng.uniform(0, np.pi, (views, 1))
+    moved = rng.random((views, 1)) < 0.6
+    moved[rng.integers(views)] = True
+    length = longest * rng.uniform(0.3, 1, (views, 1)) * moved
+    along = np.linspace(-0.5, 0.5, 4 * len(grid)) * length  # [V, n] points on the line
+    x, y = along * np.cos(turn), along * np.sin(turn)
+    hats = [np.maximum(0, 1 - np.abs(t[:, :, None] - grid)) for t in (x, y)]  # [V, n, k] each
+    kernels = np.einsum("vnx,vny->vyx", *hats)
+    return np.asarray(kernels / kernels.sum((1, 2), keepdims=True))
+
+
+def discs(radii: np.ndarray) -> np.ndarray:
+    """Kernels [V, k, k] of even discs of these radii in pixels."""
+    reach = int(np.ceil(radii.max() + 0.5))
+    grid = np.arange(-reach, reach + 1)
+    away = np.hypot(grid[:, None], grid[None])
+    kernels = np.clip(radii[:, None, None] + 0.5 - away, 0, 1)
+    return np.asarray(kernels / kernels.sum((1, 2), keepdims=True))
+
+
+def _defocus(image: Tensor, rng: Chance, largest: float, depth: Tensor | None) -> Tensor:
+    """Each view is focused at the depth in its middle, and what is nearer or farther gets blurred."""
+    views, _, height, width = image.shape
+    radii = largest * rng.uniform(0.3, 1, views)
+    blurred = _spread(image, discs(radii))
+    if depth is None:
+        return blurred
+    sharp = depth[:, height // 2, width // 2]  # [V]
+    sharp = torch.where(sharp.isfinite(), sharp, depth.flatten(1).amin(1))[:, None, None]
+    lens = torch.from_numpy(rng.uniform(1.5, 6, views).astype(np.float32)).to(image.device, non_blocking=True)
+    share = (lens[:, None, None] * (1 - sharp / depth).abs()).clamp(0, 1)[:, None]  # [V, 1, H, W]
+    return image + (blurred - image) * share
+
+
+def _spread(image: Tensor, kernels: np.ndarray) -> Tensor:
+    """Every view [V, 3, H, W] with a kernel [V, k, k] of its own."""
+    taps = torch.from_numpy(kernels.astype(np.float32)).to(image.device, non_blocking=True)
+    reach = kernels.shape[-1] // 2
+    padded = F.pad(image, (reach, reach, reach, reach), mode="replicate").transpose(0, 1)
+    return F.conv2d(padded, taps[:, None], groups=len(kernels)).transpose(0, 1)
 
 
 def _blur(image: Tensor, sigmas: np.ndarray) -> Tensor:

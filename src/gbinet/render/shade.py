@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gbinet import kernels
+from gbinet import ops
 from gbinet.camera import Camera
-from gbinet.render import stage
+from gbinet.render import scenery
 from gbinet.render.parallel import in_parallel
 from gbinet.render.rasterise import face_index, ray_terms, transform, visible_keys
-from gbinet.render.stage import RenderScene
+from gbinet.render.scenery import RenderScene
 from gbinet.render.texture import sample
 
 SUPERSAMPLING = 2  # colour samples per pixel and axis
@@ -86,15 +86,20 @@ def _meet(
 
 def render_colour(scene: RenderScene, cameras: Camera) -> Tensor:
     """Linear colour [V, 3, H, W], averaged over SUPERSAMPLING^2 samples a pixel."""
+    return colour_and_keys(scene, cameras)[0]
+
+
+def colour_and_keys(scene: RenderScene, cameras: Camera) -> tuple[Tensor, Tensor]:
+    """Linear colour [V, 3, H, W] and the keys [V, H * s, W * s] of its samples, which hold their depth."""
     fine = cameras.resized(cameras.width * SUPERSAMPLING, cameras.height * SUPERSAMPLING)
     fine = fine.to(scene.device, torch.float32)
     keys = visible_keys(scene.vertices, scene.faces, fine)
-    if kernels.usable(keys):
-        from gbinet.kernels import shade as fast_twin
+    if ops.usable(keys):
+        from gbinet.render import shade_triton as fast
 
-        return fast_twin.averaged_colour(scene, fine, keys, SUPERSAMPLING)
+        return fast.averaged_colour(scene, fine, keys, SUPERSAMPLING), keys
     colour = shade(scene, fine, face_index(keys))  # [V, 2H, 2W, 3]
-    return F.avg_pool2d(colour.permute(0, 3, 1, 2), SUPERSAMPLING)
+    return F.avg_pool2d(colour.permute(0, 3, 1, 2), SUPERSAMPLING), keys
 
 
 def shade(scene: RenderScene, cameras: Camera, faces: Tensor) -> Tensor:
@@ -121,24 +126,24 @@ def shade(scene: RenderScene, cameras: Camera, faces: Tensor) -> Tensor:
 def _shade_hits(scene: RenderScene, faces: Tensor, origin: Tensor, ray: Tensor, pixel: Tensor) -> Tensor:
     """Colour [P, 3] where rays meet triangles; pixel is the angle of one sample."""
     row = scene.table[faces]  # [P, 32]
-    flat_normal = row[:, stage.NORMAL]
+    flat_normal = row[:, scenery.NORMAL]
     facing = (flat_normal * ray).sum(-1, keepdim=True)
     facing = torch.where(facing.abs() < 1e-6, 1e-6, facing)
-    depth = ((row[:, stage.CORNER] - origin) * flat_normal).sum(-1, keepdim=True) / facing
+    depth = ((row[:, scenery.CORNER] - origin) * flat_normal).sum(-1, keepdim=True) / facing
     point = origin + depth * ray
-    inside = point - row[:, stage.CORNER]
-    w1 = (inside * row[:, stage.DUAL_1]).sum(-1, keepdim=True).clamp(0, 1)
-    w2 = (inside * row[:, stage.DUAL_2]).sum(-1, keepdim=True).clamp(0, 1)
-    uv = row[:, stage.UV] + w1 * row[:, stage.UV_1] + w2 * row[:, stage.UV_2]
-    smooth = row[:, stage.SMOOTH] + w1 * row[:, stage.SMOOTH_1] + w2 * row[:, stage.SMOOTH_2]
+    inside = point - row[:, scenery.CORNER]
+    w1 = (inside * row[:, scenery.DUAL_1]).sum(-1, keepdim=True).clamp(0, 1)
+    w2 = (inside * row[:, scenery.DUAL_2]).sum(-1, keepdim=True).clamp(0, 1)
+    uv = row[:, scenery.UV] + w1 * row[:, scenery.UV_1] + w2 * row[:, scenery.UV_2]
+    smooth = row[:, scenery.SMOOTH] + w1 * row[:, scenery.SMOOTH_1] + w2 * row[:, scenery.SMOOTH_2]
     smooth = F.normalize(smooth, dim=-1)
     towards = -F.normalize(ray, dim=-1)
     cosine = (smooth * towards).sum(-1, keepdim=True)
     normal = torch.where(cosine < 0, -smooth, smooth)
     # a slanted footprint is long in one direction only: half way between its two axes
     slant = (facing.abs() / ray.norm(dim=-1, keepdim=True)).clamp_min(0.05).rsqrt()
-    density = row[:, stage.DENSITY] * (depth * slant)[:, 0] * pixel
-    material = row[:, stage.MATERIAL].long()
+    density = row[:, scenery.DENSITY] * (depth * slant)[:, 0] * pixel
+    material = row[:, scenery.MATERIAL].long()
     properties = scene.materials[material]  # [P, 8]
     albedo = (sample(scene.textures, properties[:, 6].long(), uv, density) * properties[:, :3]).clamp(
         0, 1

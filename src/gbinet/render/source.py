@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.data.batch import Batch
 from gbinet.errors import InputError
 from gbinet.render.assets import AssetLibrary
+from gbinet.render.calibration import tell
 from gbinet.render.chance import chance, log_uniform
 from gbinet.render.compose import make_scene
-from gbinet.render.rig import depth_range, draw_rig, draw_windows
+from gbinet.render.difficulties import OF_SAMPLES, Difficulties
+from gbinet.render.rasterise import key_depth
+from gbinet.render.rig import Habits, depth_range, draw_rig, draw_windows, widened
+from gbinet.render.scenery import RenderScene
 from gbinet.render.sensor import SensorConfig, expose
-from gbinet.render.shade import render_colour, render_depth
-from gbinet.render.stage import RenderScene
+from gbinet.render.shade import SUPERSAMPLING, colour_and_keys, render_depth
+from gbinet.render.visibility import visible_in_sources
+from gbinet.scenes.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,9 @@ class RenderConfig:
     dtu_like: bool = False  # only narrow views from 0.5 to 0.9 m, in millimetres
     zoom: float = 1.0  # samples are windows of images up to this many times as large; 1: whole images
     least_zoom: float = 1.0  # ... and at least this many times
+    life: float = 0.0  # share of scenes that are like life: of all kinds (dtu_like or not), with difficulties
+    difficulties: Difficulties = field(default_factory=Difficulties)  # that such scenes and samples have
+    visibility: bool = False  # also say which sources see what the reference sees
     sensor: SensorConfig = field(default_factory=SensorConfig)
 
     def __post_init__(self) -> None:
@@ -49,6 +56,8 @@ class RenderConfig:
                 "zoom must lie between 1 and 16 and least_zoom not above it, "
                 f"got {self.zoom} and {self.least_zoom}"
             )
+        if not 0 <= self.life <= 1:
+            raise InputError(f"life is a share from 0 to 1, got {self.life}")
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,27 @@ class Sample:
     depth_range: Tensor  # [2] float32
     depth: Tensor  # [H, W] float32 of the reference view; 0 = nothing there
     name: str
+    visible: Tensor | None = None  # [V - 1, H, W] bool: does a source see this point? if asked for
+    difficulties: tuple[str, ...] = ()  # of the scene and of the sample
+
+    def batch(self) -> Batch:
+        """A batch of one."""
+        return together([self])
+
+
+def together(samples: Sequence[Sample]) -> Batch:
+    """A batch of samples of one size."""
+    depth = torch.stack([s.depth for s in samples])
+    visible = [s.visible for s in samples if s.visible is not None]
+    return Batch(
+        images=torch.stack([s.images for s in samples]),
+        cameras=Camera.stack([s.cameras for s in samples]),
+        depth_range=torch.stack([s.depth_range for s in samples]),
+        depth=depth,
+        mask=depth > 0,
+        names=tuple(s.name for s in samples),
+        visible=torch.stack(visible) if visible else None,
+    )
 
 
 class RenderedSource:
@@ -88,11 +118,12 @@ class RenderedSource:
     def scene(self, number: int) -> RenderScene:
         config = self.config
         rng = chance(config.seed, "which", number)
+        lifelike = chance(config.seed, "life", number).random() < config.life
         kind = str(rng.choice(list(config.kinds))) if config.kinds else None
-        kind = "table" if config.dtu_like else kind
+        kind = "table" if config.dtu_like and not lifelike else kind
         library = self.library if rng.random() < config.asset_share else None
         seed = int(rng.integers(1 << 31))
-        return make_scene(seed, library, kind, self.device)
+        return make_scene(seed, library, kind, self.device, config.difficulties if lifelike else None)
 
     def scene_of(self, index: int) -> RenderScene:
         """The scene of sample `index`; built anew only where another sample's has its slot."""
@@ -112,16 +143,7 @@ class RenderedSource:
         indices = range(first, first + batch_size)
         next_first = first + self.stride * batch_size
         with self._make_ahead(indices, range(next_first, next_first + batch_size)):
-            samples = [self.sample(i) for i in indices]
-        depth = torch.stack([s.depth for s in samples])
-        return Batch(
-            images=torch.stack([s.images for s in samples]),
-            cameras=Camera.stack([s.cameras for s in samples]),
-            depth_range=torch.stack([s.depth_range for s in samples]),
-            depth=depth,
-            mask=depth > 0,
-            names=tuple(s.name for s in samples),
-        )
+            return together([self.sample(i) for i in indices])
 
     @contextmanager
     def _make_ahead(self, samples: range, following: range) -> Iterator[None]:
@@ -157,23 +179,47 @@ class RenderedSource:
 @torch.no_grad()
 def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig) -> Sample:
     """Draw cameras, range and sensor for the key, and render."""
+    lifelike = scene.difficulties is not None
+    amounts = config.difficulties.drawn(OF_SAMPLES, *key) if lifelike else {}
     rng = chance(*key, "sample")
-    forced = True if config.dtu_like else None
-    rig = draw_rig(rng, scene.kind, scene.layout, config.views, config.width, config.height, forced)
+    forced = True if config.dtu_like and not lifelike else None
+    size = (config.width, config.height)
+    rig = draw_rig(rng, scene.kind, scene.layout, config.views, *size, forced, Habits.of(amounts))
     whole = rig.cameras[:1]
     if config.zoom > 1:
         rig = draw_windows(chance(*key, "zoom"), rig, config.zoom, config.least_zoom)
     cameras = rig.cameras.to(scene.device, torch.float32)
     depth, _ = render_depth(scene, cameras[:1])
-    images = expose(render_colour(scene, cameras), chance(*key, "sensor"), config.sensor)
+    light, keys = colour_and_keys(scene, cameras)
+    told = cameras
+    if "calibration" in amounts:
+        wrong = tell(chance(*key, "calibration"), rig.cameras, depth[0], rig.distance, amounts["calibration"])
+        told, light = wrong.cameras.to(dtype=torch.float32), wrong.bent(light)
+    sensor = config.sensor.under(amounts)
+    behind = key_depth(keys[:, ::SUPERSAMPLING, ::SUPERSAMPLING]) if sensor.defocus else None
+    images = expose(light, chance(*key, "sensor"), sensor, behind)
     # The range is that of the whole image, of which a window shows a part; a small picture of it will do.
     content = depth if config.zoom == 1 else render_depth(scene, _smaller(whole).to(dtype=torch.float32))[0]
     limits = depth_range(chance(*key, "range"), content[0], rig)
+    if "range" in amounts:
+        limits = widened(chance(*key, "wider"), limits, amounts["range"])
+    visible = visible_in_sources(cameras, depth[0], key_depth(keys)) if config.visibility else None
     scale = 1000.0 if rig.dtu_like else log_uniform(rng, 0.01, 2000)
+    return Sample(
+        images,
+        _in_unit(told, scale),
+        limits * scale,
+        depth[0] * scale,
+        f"{scene.kind}-{scene.seed}-{key[1]}",
+        visible,
+        (*(scene.difficulties or ()), *amounts),
+    )
+
+
+def _in_unit(cameras: Camera, scale: float) -> Camera:
     pose = cameras.cam_from_world.clone()
     pose[:, :3, 3] *= scale
-    scaled = Camera(cameras.K, pose, cameras.width, cameras.height)
-    return Sample(images, scaled, limits * scale, depth[0] * scale, f"{scene.kind}-{scene.seed}-{key[1]}")
+    return replace(cameras, cam_from_world=pose)
 
 
 def _smaller(cameras: Camera) -> Camera:

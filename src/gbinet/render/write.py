@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,24 +12,26 @@ from gbinet.camera import Camera
 from gbinet.errors import FormatError, InputError
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.image import write_image
+from gbinet.formats.mvsnet import cam_text, pair_text
 from gbinet.formats.pfm import write_pfm
 from gbinet.formats.reading import read_json
-from gbinet.formats.write_scene_mvsnet import cam_text, pair_text
+from gbinet.progress import Progress
 from gbinet.render.assets import AssetLibrary
 from gbinet.render.chance import chance
 from gbinet.render.compose import KINDS, make_scene
-from gbinet.render.rig import content_range, draw_path
+from gbinet.render.difficulties import OF_SAMPLES, Difficulties
+from gbinet.render.rig import Habits, content_range, draw_path
+from gbinet.render.scenery import RenderScene
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render_colour, render_depth
-from gbinet.render.stage import RenderScene
-from gbinet.scene import DepthRange, Scene, View, rank_by_geometry
+from gbinet.scene import DepthRange, View
+from gbinet.scenes.neighbours import rank_by_geometry
 
 # Layout -> folders of images, cameras and depth maps, and where pair.txt lies.
 LAYOUTS = {
     "mvsnet": ("images", "cams", "depths", "pair.txt"),
     "blendedmvs": ("blended_images", "cams", "rendered_depth_maps", "cams/pair.txt"),
 }
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,13 @@ class WriteConfig:
     kind: str | None = None  # one kind of scene; none: all, in their usual shares
     seed: int = 0
     unit: float = 1.0  # scene units per metre: 1000 writes millimetres
+    life: float = 0.0  # share of scenes with the difficulties of real photos; what is written stays exact
 
     def __post_init__(self) -> None:
         if min(self.scenes, self.views, self.width, self.height) < 1 or not self.unit > 0:
             raise InputError("scenes, views, size and unit must be positive")
+        if not 0 <= self.life <= 1:
+            raise InputError(f"--life is a share of the scenes, from 0 to 1, got {self.life}")
         if self.layout not in LAYOUTS:
             raise InputError(f"there is no layout '{self.layout}'; the layouts are {', '.join(LAYOUTS)}")
         if self.kind is not None and self.kind not in KINDS:
@@ -70,7 +74,9 @@ def write_dataset(
         place = folder / f"scene{number:04d}"
         if not (place / LAYOUTS[config.layout][3]).exists():  # it is written last
             seed = int(chance(config.seed, "write", number).integers(1 << 31))
-            write_views(place, make_scene(seed, library, config.kind, device), config)
+            lifelike = chance(config.seed, "life", number).random() < config.life
+            hard = Difficulties() if lifelike else None
+            write_views(place, make_scene(seed, library, config.kind, device, hard), config)
         done.append(place)
         if progress is not None:
             progress(number + 1, config.scenes, "scenes")
@@ -81,6 +87,8 @@ def _same_settings(path: Path, config: WriteConfig, assets: Path | None) -> None
     """A folder that was begun goes on with the same settings only; more scenes are welcome."""
     settings = {**asdict(config), "assets": None if assets is None else assets.name}
     del settings["scenes"]
+    if not config.life:
+        del settings["life"]  # folders that were begun before there was such a share go on
     if path.exists():
         try:
             found = read_json(path)
@@ -99,16 +107,18 @@ def _same_settings(path: Path, config: WriteConfig, assets: Path | None) -> None
 def write_views(folder: Path, scene: RenderScene, config: WriteConfig) -> None:
     """Photos, cameras, depth maps and pairs of one scene."""
     images_at, cams_at, depths_at, pairs_at = LAYOUTS[config.layout]
-    cameras = draw_path(
-        chance(scene.seed, "path"), scene.kind, scene.layout, config.views, config.width, config.height
-    )
+    amounts = Difficulties().drawn(OF_SAMPLES, scene.seed) if scene.difficulties is not None else {}
+    rng, size = chance(scene.seed, "path"), (config.width, config.height)
+    cameras = draw_path(rng, scene.kind, scene.layout, config.views, *size, Habits.of(amounts))
     on_device = cameras.to(scene.device, torch.float32)
     single = [on_device[v : v + 1] for v in range(config.views)]  # one at a time: memory of one view
     light = torch.cat([render_colour(scene, camera) for camera in single])
-    photos = expose(light, chance(scene.seed, "photos"), SensorConfig(jpeg=0))  # the file is the JPEG
+    depths = torch.cat([render_depth(scene, camera)[0] for camera in single])
+    sensor = SensorConfig(jpeg=0).under(amounts)  # the file is the JPEG
+    behind = torch.where(depths > 0, depths, torch.inf)
+    photos = expose(light, chance(scene.seed, "photos"), sensor, behind)
     views = []
-    for number, camera in enumerate(single):
-        depth = render_depth(scene, camera)[0][0]
+    for number, depth in enumerate(depths):
         name = f"{number:08d}"
         pixels = (photos[number] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
         path = write_image(folder / images_at / f"{name}.jpg", pixels)
@@ -123,7 +133,7 @@ def write_views(folder: Path, scene: RenderScene, config: WriteConfig) -> None:
         with atomic_path(folder / cams_at / f"{view.name}_cam.txt") as temporary:
             temporary.write_text(cam_text(view))
     with atomic_path(folder / pairs_at) as temporary:
-        temporary.write_text(pair_text(Scene(folder.name, config.layout, folder, tuple(views))))
+        temporary.write_text(pair_text(views))
 
 
 def _in_unit(camera: Camera, unit: float) -> Camera:

@@ -27,7 +27,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass
-class Progress:
+class TrainProgress:
     """How far a run is."""
 
     step: int = 0  # batches done
@@ -38,7 +38,9 @@ class Progress:
     best_step: int = 0  # when
 
 
-def save(out: Path, model: GBiNet, optimiser: Optimiser, config: TrainConfig, progress: Progress) -> Path:
+def save(
+    out: Path, model: GBiNet, optimiser: Optimiser, config: TrainConfig, progress: TrainProgress
+) -> Path:
     """Write `state-<step>` into the folder of the run; returns its path."""
     target = out / f"state-{progress.step:08d}"
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
@@ -110,7 +112,7 @@ def _flat(options: object) -> dict[str, object]:
     return {**options, **options["network"], "network": None}
 
 
-def load(state: Path, model: GBiNet, optimiser: Optimiser) -> Progress:
+def load(state: Path, model: GBiNet, optimiser: Optimiser) -> TrainProgress:
     """Put a checkpoint back into the network and the optimiser, in place."""
     record = _record(state)
     _fill(model, _read(state / "weights.safetensors"), state)
@@ -124,7 +126,7 @@ def load(state: Path, model: GBiNet, optimiser: Optimiser) -> Progress:
             fresh = {m: torch.empty_like(parameter).copy_(moments[m][name]) for m in _MOMENTS}
             step = torch.tensor(float(steps), dtype=torch.float32, device=parameter.device)
             optimiser.adam.state[parameter] = {"step": step, **fresh}
-        progress = Progress(**record["progress"])  # type: ignore[arg-type]
+        progress = TrainProgress(**record["progress"])  # type: ignore[arg-type]
     except (KeyError, TypeError, RuntimeError, AttributeError) as error:
         raise FormatError(state, f"the checkpoint does not fit this run: {error}") from error
     optimiser.skipped.fill_(progress.skipped)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from gbinet.errors import InputError, flag
 from gbinet.model import config as networks
 from gbinet.model.config import GBiNetConfig
-from gbinet.model.encoder import SCALES
 
 UpdateMode = Literal["per-stage", "accumulate", "shared-encoder", "refiner"]
 HOUR = 60.0  # minutes
@@ -29,6 +28,7 @@ class TrainConfig:
     samples_per_scene: int = 8  # how often a rendered scene is used before it is replaced
     zoom: float = 1.0  # rendered: samples are windows of images up to this many times as large
     least_zoom: float = 1.0  # rendered: ... and at least this many times
+    life: float = 0.0  # rendered: share of scenes of all kinds with difficulties as in life (see rendering)
     views: int = 5  # images per sample, the reference included
     height: int = 512  # of a training image; a multiple of 64
     width: int = 640  # of a training image; a multiple of 64
@@ -85,6 +85,8 @@ class TrainConfig:
         for name, value in positive.items():
             if value < 1:
                 raise InputError(f"{flag(name)} must be at least 1, got {value}")
+        if not 0 <= self.life <= 1:
+            raise InputError(f"--life is a share of the samples, from 0 to 1, got {self.life}")
         if not self.learning_rate > 0:
             raise InputError(f"--learning-rate must be positive, got {self.learning_rate}")
         if not 0 <= self.ema < 1:
@@ -100,7 +102,7 @@ class TrainConfig:
         if self.grow_stages:
             raise InputError("a refiner looks at the last stage only: give --grow-stages False")
         stages = self.network.stages
-        if SCALES[self.network.scale_index(stages)] != 1:
+        if self.network.scale_of(stages) != 1:
             raise InputError(f"a refiner looks at full size, which {stages} stages do not reach: give more")
 
     def with_network(self, **changes: Any) -> TrainConfig:
@@ -171,7 +173,7 @@ _PAPER = TrainConfig(
 
 PRESETS: dict[str, TrainConfig] = {
     "rendered": TrainConfig(
-        source="rendered", network=GBiNetConfig(readout="expectation"), readout_weight=0.1, zoom=2.6
+        source="rendered", network=GBiNetConfig(readout="expectation"), readout_weight=0.1, zoom=2.6, life=0.5
     ),
     "dtu": replace(_PAPER, source="dtu", height=1024, width=1280),
     "dtu-crops": replace(_PAPER, source="dtu", crops=True, height=512, width=640),

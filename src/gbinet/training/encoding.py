@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
-from gbinet.data.batch import Batch
 from gbinet.model.gbinet import Features, GBiNet
+from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig
 
 IMAGES_AT_ONCE = 4  # of a batch, when the last layers run again
@@ -57,7 +57,7 @@ class Encoding:
     def _encode_again(self, gradients: list[Tensor | None]) -> None:
         encoder = self._model.encoder
         with precision(self._config, self._batch):
-            contracted = encoder.contract(self._model.prepared(self._batch.images))  # [B * V, C, h, w] each
+            contracted = encoder.contract(self._model.normalised(self._batch.images))  # [B * V, C, h, w] each
         gathered = [torch.zeros_like(m) for m in contracted]  # their gradients
         of_scale = {s: g.flatten(0, 1) for s, g in enumerate(gradients) if g is not None}
         gradients.clear()

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gbinet import kernels
-from gbinet.data.batch import Batch
+from gbinet import ops
 from gbinet.model.gbinet import GBiNet
+from gbinet.scenes.batch import Batch
 from gbinet.training.optimise import Optimiser
 from gbinet.training.samples import MAKING_SAMPLES
 from gbinet.training.updates import Step, update
@@ -35,7 +35,7 @@ def eager_step(model: GBiNet, optimiser: Optimiser, batch: Batch, step: Step) ->
 
 def recordable(step: Step, batch: Batch) -> bool:
     """One process on a GPU with the fast kernels: the plain twins and sums over processes need the host."""
-    return step.config.cuda_graph and step.processes.count == 1 and kernels.usable(*batch.tensors())
+    return step.config.cuda_graph and step.processes.count == 1 and ops.recordable(*batch.tensors())
 
 
 def record(work: Work) -> Work:

@@ -12,8 +12,8 @@ from torch import Tensor
 from gbinet.camera import Camera
 from gbinet.model import search
 from gbinet.model.gbinet import Stage
+from gbinet.model.geometry import travel
 from gbinet.model.search import SearchState
-from gbinet.model.warp import travel
 from gbinet.training.distributed import Processes
 
 

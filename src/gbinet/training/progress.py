@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from gbinet.training.trainer import Report
+from gbinet.training.trainer import TrainStatus
 
 
-def line(report: Report) -> str:
+def line(report: TrainStatus) -> str:
     """`step 1200  37 %  21.3 samples/s  6:05 left  loss 0.4123  valid 93.1 %`."""
     parts = [f"step {report.step}", f"{100 * report.fraction:.0f} %"]
     if report.samples_per_second:

@@ -17,11 +17,11 @@ from typing import Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from gbinet.data.batch import Batch, collate
-from gbinet.data.dataset import MVSDataset, SampleConfig
-from gbinet.data.transforms import ColourJitter
 from gbinet.errors import InputError
 from gbinet.scene import Scene
+from gbinet.scenes.batch import Batch, collate
+from gbinet.scenes.dataset import MVSDataset, SampleConfig
+from gbinet.scenes.transforms import ColourJitter
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 
@@ -159,6 +159,7 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
             samples_per_scene=config.samples_per_scene,
             zoom=config.zoom,
             least_zoom=config.least_zoom,
+            life=config.life,
         )
         return SourceStream(
             RenderedSource(render, device, processes.count), config.batch_size, processes, device
@@ -187,21 +188,11 @@ def _rendered_validation(config: TrainConfig, device: torch.device, size: tuple[
 
     part = "free" if config.assets is None else "assets"
     samples = validation_samples(part, config.assets, size, device, config.validation_scenes)
-    return [
-        Batch(
-            images=sample.images[None],
-            cameras=sample.cameras[None],
-            depth_range=sample.depth_range[None],
-            depth=sample.depth[None],
-            mask=sample.depth[None] > 0,
-            names=(sample.name,),
-        ).to("cpu")  # the GPU's memory is for training
-        for sample in samples
-    ]
+    return [sample.batch().to("cpu") for sample in samples]  # the GPU's memory is for training
 
 
 def _scenes(config: TrainConfig, split: str) -> Sequence[Scene]:
-    from gbinet.data import blendedmvs, dtu
+    from gbinet.scenes import blendedmvs, dtu
 
     if config.data is None:
         raise InputError(f"the data set {config.source} must be on disk: give its folder with --data")

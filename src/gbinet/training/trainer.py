@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gbinet.data.batch import Batch
 from gbinet.errors import InputError, WeightsError
 from gbinet.model.gbinet import GBiNet
+from gbinet.scenes.batch import Batch
 from gbinet.training import checkpoint
-from gbinet.training.checkpoint import Progress
+from gbinet.training.checkpoint import TrainProgress
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes, connect, synchronise_batch_norm
 from gbinet.training.graph import StepRunner
@@ -34,7 +34,7 @@ MARGIN_SECONDS = 3.0  # kept free at the end of a command for the checkpoint
 
 
 @dataclass(frozen=True)
-class Report:
+class TrainStatus:
     """What a progress line shows."""
 
     step: int
@@ -51,7 +51,7 @@ class TrainResult:
     """Where a run stands after a command."""
 
     out: Path
-    progress: Progress
+    progress: TrainProgress
     validation: Validation | None  # the last one
     finished: bool  # the whole run, not only this command
 
@@ -63,7 +63,7 @@ def train(
     resume: bool = False,
     stream: Stream | None = None,
     validation: Sequence[Batch] | None = None,
-    report: Callable[[Report], None] | None = None,
+    report: Callable[[TrainStatus], None] | None = None,
     network: type[GBiNet] = GBiNet,
     loss: LossOfStage = stage_loss,
 ) -> TrainResult:
@@ -126,7 +126,7 @@ class Trainer:
         resume: bool,
         stream: Stream | None,
         validation: Sequence[Batch] | None,
-        report: Callable[[Report], None] | None,
+        report: Callable[[TrainStatus], None] | None,
         *,
         network: type[GBiNet] = GBiNet,
         loss: LossOfStage = stage_loss,
@@ -146,7 +146,7 @@ class Trainer:
         to_channels_last(self.model)
         self.optimiser = Optimiser(self.model, config, processes)
         self.runner = StepRunner(self.model, self.optimiser)
-        self.progress = Progress()
+        self.progress = TrainProgress()
         if resume:
             state = checkpoint.newest(out)
             checkpoint.check_same_run(state, config)
@@ -274,7 +274,7 @@ class Trainer:
             note = f"{int(health['skipped'])} bad batches skipped so far" if health["skipped"] else ""
             if self.runner.failure and not note:
                 note = f"steps run without a CUDA graph: {self.runner.failure}"
-            self.report(Report(progress.step, fraction, rate, self._left(fraction), loss, valid, note))
+            self.report(TrainStatus(progress.step, fraction, rate, self._left(fraction), loss, valid, note))
 
     def _left(self, fraction: float) -> float:
         """Seconds that this command will still run, as far as it can be told."""
@@ -331,7 +331,7 @@ class Trainer:
     def _tell(self, text: str) -> None:
         if self.report is not None:
             fraction = self.fraction() if self.processes.count == 1 else 0.0
-            self.report(Report(self.progress.step, fraction, 0.0, self._left(fraction), 0.0, 0.0, text))
+            self.report(TrainStatus(self.progress.step, fraction, 0.0, self._left(fraction), 0.0, 0.0, text))
 
 
 class _Window:

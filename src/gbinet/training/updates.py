@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gbinet.data.batch import Batch
-from gbinet.data.transforms import depth_pyramid
-from gbinet.model.encoder import SCALES
-from gbinet.model.gbinet import Features, GBiNet, Stage, evaluating, joined
+from gbinet.model.gbinet import Features, GBiNet, Stage, evaluating
+from gbinet.model.result import joined
 from gbinet.model.search import SearchState
+from gbinet.scenes.batch import Batch
+from gbinet.scenes.transforms import depth_pyramid
 from gbinet.training.config import TrainConfig, UpdateMode
 from gbinet.training.distributed import Processes
 from gbinet.training.encoding import Encoding, precision
@@ -163,7 +163,7 @@ def _stage(
             joint = model.config.joint_confidence
             confidence = joined(model.confidence(stage), walk.confidence, joint)
             shown = confidence if joint else confidence / number
-        if number == step.stages and SCALES[model.config.scale_index(number)] == 1:
+        if number == step.stages and model.config.scale_of(number) == 1:
             with precision(step.config, batch):
                 refined, logit = model.refined(stage, features[-1][:, 0], shown)
             refinement, _ = refinement_loss(refined, truth, step.processes)
@@ -186,7 +186,7 @@ def _loss(model: GBiNet, batch: Batch, step: Step, stage: Stage, mask: Tensor) -
 def _true_depth(model: GBiNet, batch: Batch, number: int) -> Tensor:
     """At the scale of a stage, [B, h, w]; 0 = unknown."""
     truth = torch.where(batch.mask, batch.depth, 0.0)  # [B, H, W]
-    (depth,) = depth_pyramid(truth, (SCALES[model.config.scale_index(number)],))
+    (depth,) = depth_pyramid(truth, (model.config.scale_of(number),))
     return depth
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gbinet.data.batch import Batch
 from gbinet.errors import InputError
 from gbinet.evaluation.depth import (
     THRESHOLDS,
@@ -21,8 +20,9 @@ from gbinet.evaluation.depth import (
     depth_errors,
 )
 from gbinet.model import search
-from gbinet.model.encoder import SCALES
-from gbinet.model.gbinet import GBiNet, SearchResult, Stage, evaluating, joined
+from gbinet.model.gbinet import GBiNet, SearchResult, Stage, evaluating
+from gbinet.model.result import joined
+from gbinet.scenes.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,8 @@ def predict(
     for number, stage in enumerate(result.stages, start=1):
         mask = mask & _inside(model, stage, truth)
         valid[number] = mask[0]
-        shown = partial(_full_size, height=height, width=width, mode=model.enlarging)
+        scale = model.config.scale_of(number)
+        shown = partial(_full_size, size=(height, width), scale=scale, mode=model.enlarging)
         centres[number] = shown(model.centre_depth(stage))[0]
         expectations[number] = shown(model.expected_depth(stage))[0]
         if model.config.smoothing_of(number):
@@ -122,7 +123,8 @@ def predict(
         joint = model.config.joint_confidence
         so_far: Tensor | None = None  # [1, H, W]
         for number, stage in enumerate(result.stages, start=1):
-            so_far = joined(_full_size(model.confidence(stage)[:, 0], height, width), so_far, joint)
+            own = model.confidence(stage)[:, 0]
+            so_far = joined(_full_size(own, (height, width), model.config.scale_of(number)), so_far, joint)
             confidences[number] = so_far[0] if joint else so_far[0] / number
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
     found = (centres, expectations, smooth, valid, result.depth[0], result.confidence[0], confidences)
@@ -174,19 +176,48 @@ def validate(
     return measure([predict(model, sample, stages, precision) for sample in samples], thresholds)
 
 
+PERCENTS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)  # of the depth, for scenes that have no common unit
+
+
+def validate_by_name(
+    model: GBiNet, samples: Iterable[Batch], stages: int | None = None, precision: str = "float32"
+) -> dict[str, DepthErrors]:
+    """Errors in percent of the depth, of all pixels, for samples NAME/NUMBER of the same name together."""
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for sample in samples:
+        shown = predict(model, sample, stages, precision)
+        truth = shown.truth[shown.counted]
+        depth = 100 * shown.depth[shown.counted] / truth
+        name = sample.names[0].partition("/")[0]
+        found.setdefault(name, []).append((depth, torch.full_like(depth, 100.0)))
+    maps = {name: [torch.cat(m) for m in zip(*pairs, strict=True)] for name, pairs in found.items()}
+    return {name: depth_errors(d, t, thresholds=PERCENTS) for name, (d, t) in maps.items()}
+
+
+def table_by_name(results: Mapping[str, DepthErrors]) -> str:
+    """A name per line: its share of all pixels, and of these the shares within each percentage."""
+    pixels = max(sum(errors.pixels for errors in results.values()), 1)
+    heads = " ".join(f"{f'{p:g} %':>7}" for p in PERCENTS)
+    lines = [f"{'difficulty':<12} pixels {heads}  median"]
+    for name, errors in results.items():
+        shares = " ".join(f"{100 * errors.within[p]:7.1f}" for p in PERCENTS)
+        lines.append(f"{name:<12} {100 * errors.pixels / pixels:5.1f}% {shares}  {errors.median:5.2f}%")
+    return "\n".join(lines)
+
+
 def _inside(model: GBiNet, stage: Stage, truth: Tensor) -> Tensor:
     """Full-size pixels [1, H, W] whose true depth can be answered by the cell that covers them."""
-    height, width = truth.shape[-2:]
-    low, high = (_full_size(border, height, width) for border in model.window(stage.state))
+    size, scale = truth.shape[-2:], model.config.scale_of(stage.next_state.stage)
+    low, high = (_full_size(border, size, scale) for border in model.window(stage.state))
     return (truth >= low) & (truth < high)
 
 
-def _full_size(values: Tensor, height: int, width: int, mode: str = "nearest") -> Tensor:
-    """[B, h, w] -> [B, H, W]. The maps may be padded beyond a size that is not a multiple of 8."""
-    factor = -(-height // SCALES[0]) * SCALES[0] // values.shape[-2]
-    if factor == 1:
-        return values[:, :height, :width]
-    return F.interpolate(values[:, None], scale_factor=factor, mode=mode)[:, 0, :height, :width]
+def _full_size(values: Tensor, size: Sequence[int], scale: int, mode: str = "nearest") -> Tensor:
+    """[B, h, w] -> [B, H, W]. The maps may be padded beyond the size of the image."""
+    height, width = size
+    if scale > 1:
+        values = F.interpolate(values[:, None], scale_factor=scale, mode=mode)[:, 0]
+    return values[:, :height, :width]
 
 
 def table(result: Validation, first_stage: int = 1) -> str:

@@ -11,7 +11,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gbinet.errors import GBiNetError
 from gbinet.formats.image import read_image
-from gbinet.scene import Scene, View, coverage
+from gbinet.scene import Scene, View
+from gbinet.scenes.neighbours import coverage
 
 Array = NDArray[np.float64]
 Colour = tuple[int, int, int]
@@ -103,16 +104,18 @@ def _map(size: tuple[int, int], scene: Scene, axes: Array, title: str) -> Image.
     scale = min(inner.width / (high[0] - low[0]), inner.height / (high[1] - low[1]))
     offset = np.array([inner.left + inner.width / 2, inner.top + inner.height / 2])
 
-    def place(xy: Array) -> Array:
-        placed: Array = (xy - (low + high) / 2) * scale * [1, -1] + offset
-        return placed
+    def to_canvas(xy: Array) -> Array:
+        moved: Array = (xy - (low + high) / 2) * scale * [1, -1] + offset
+        return moved
 
     for near, far in ends:
-        draw.line([*map(tuple, place(np.stack([near, far])).tolist())], _RANGE)
+        draw.line([*map(tuple, to_canvas(np.stack([near, far])).tolist())], _RANGE)
     inside = ((flat >= low) & (flat <= high)).all(-1) if len(flat) else np.zeros(0, bool)
-    for (x, y), colour in zip(place(flat[inside]).round().tolist(), colours[inside].tolist(), strict=True):
+    for (x, y), colour in zip(
+        to_canvas(flat[inside]).round().tolist(), colours[inside].tolist(), strict=True
+    ):
         draw.point((x, y), tuple(colour))
-    spots = place(centres)
+    spots = to_canvas(centres)
     for index, view in enumerate(scene.views):
         for source in view.sources[:3]:
             draw.line([tuple(spots[index]), tuple(spots[source.index])], _PAIR)

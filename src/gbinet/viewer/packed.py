@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import zlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +21,11 @@ Bytes = NDArray[np.uint8]
 FIRST_LEVEL = 20_000  # points
 GROWTH = 4
 SIZE_STEPS = 16  # steps of a point's size per octave
-CROWD = 24  # points in a typical cell in which their spacing is measured
+CROWD = 24  # points in a typical box in which their spacing is measured
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedCloud:
     """What report.js unpacks."""
 
     data: str  # base64 of deflated levels, one after the other
@@ -34,18 +33,14 @@ class Packed:
     counts: tuple[int, ...]  # points of each level
     spacing: float  # spacing of size 0, in units of the cube, when all points are drawn
 
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
 
-
-def pack(cloud: PointCloud, local: Tensor, max_bytes: int) -> Packed:
+def pack(cloud: PointCloud, local: Tensor, max_bytes: int) -> PackedCloud:
     """Pack points whose positions `local` [N, 3] lie in [-1, 1]; as many as fit into `max_bytes`."""
-    cells = ((local.numpy() + 1) / 2 * 65535).round().astype(np.uint16)  # [N, 3]
-    along = np.argsort(_curve(cells), kind="stable")
-    cells = cells[along]
-    spacing, sizes = _sizes(cells)
-    columns = _columns(cloud, along, _rounded(cells, spacing), sizes)
+    grid = ((local.numpy() + 1) / 2 * 65535).round().astype(np.uint16)  # [N, 3]
+    along = np.argsort(_curve(grid), kind="stable")
+    grid = grid[along]
+    spacing, sizes = _sizes(grid)
+    columns = _columns(cloud, along, _rounded(grid, spacing), sizes)
     rank = np.random.default_rng(0).permutation(len(cloud))  # the first n ranks are a random share
     texts: list[str] = []
     counts: list[int] = []
@@ -62,21 +57,21 @@ def pack(cloud: PointCloud, local: Tensor, max_bytes: int) -> Packed:
         counts.append(end - start)
         start, left = end, left - len(text)
     spacing *= (len(cloud) / max(sum(counts), 1)) ** 0.5  # points that were left out make the others larger
-    return Packed("".join(texts), tuple(map(len, texts)), tuple(counts), spacing)
+    return PackedCloud("".join(texts), tuple(map(len, texts)), tuple(counts), spacing)
 
 
-def _rounded(cells: NDArray[np.uint16], spacing: float) -> NDArray[np.uint16]:
+def _rounded(grid: NDArray[np.uint16], spacing: float) -> NDArray[np.uint16]:
     """Positions to an eighth of the typical spacing: finer ones only take room."""
-    bits = max(0, int(np.log2(max(spacing * 65535 / 2, 1))))  # `spacing` is a quarter of the typical one
-    return (cells >> bits) << bits
+    bits = np.uint16(np.log2(max(spacing * 65535 / 2, 1)))  # `spacing` is a quarter of the typical one
+    return grid >> bits << bits
 
 
 def _columns(
-    cloud: PointCloud, along: NDArray[np.int64], cells: NDArray[np.uint16], sizes: Bytes
+    cloud: PointCloud, along: NDArray[np.int64], grid: NDArray[np.uint16], sizes: Bytes
 ) -> NDArray[np.uint16]:
     """[N, 9]: x, y, z, red, green, blue, views, confidence, size; colours and confidence in coarse steps."""
     columns = np.zeros((len(cloud), 9), np.uint16)
-    columns[:, :3] = cells
+    columns[:, :3] = grid
     columns[:, 3:6] = 200 if cloud.rgb is None else cloud.rgb.numpy()[along] & 252
     columns[:, 6] = 255 if cloud.num_views is None else cloud.num_views.numpy()[along]
     columns[:, 7] = 255
@@ -96,9 +91,9 @@ def _level(columns: NDArray[np.uint16]) -> str:
     return base64.b64encode(zlib.compress(raw.tobytes(), 6)).decode("ascii")
 
 
-def _curve(cells: NDArray[np.uint16]) -> NDArray[np.uint64]:
-    """Where a cell lies on Morton's curve: the bits of x, y and z in turn."""
-    spread = cells.astype(np.uint64)
+def _curve(grid: NDArray[np.uint16]) -> NDArray[np.uint64]:
+    """Where a box lies on Morton's curve: the bits of x, y and z in turn."""
+    spread = grid.astype(np.uint64)
     for shift, mask in ((32, 0x1F00000000FFFF), (16, 0x1F0000FF0000FF), (8, 0x100F00F00F00F00F)):
         spread = (spread | (spread << np.uint64(shift))) & np.uint64(mask)
     for shift, mask in ((4, 0x10C30C30C30C30C3), (2, 0x1249249249249249)):
@@ -109,17 +104,17 @@ def _curve(cells: NDArray[np.uint16]) -> NDArray[np.uint64]:
     return result
 
 
-def _sizes(cells: NDArray[np.uint16]) -> tuple[float, Bytes]:
+def _sizes(grid: NDArray[np.uint16]) -> tuple[float, Bytes]:
     """A quarter of the typical spacing, and the spacing of each point in steps above that.
 
-    A surface crosses a cell of edge e in an area of about e^2, so n points in it are e / sqrt(n) apart.
-    Points that stand alone are not drawn larger than three times the typical spacing. `cells` follow the
-    curve, so those of a larger cell follow each other.
+    A surface crosses a box of edge e in an area of about e^2, so n points in it are e / sqrt(n) apart.
+    Points that stand alone are not drawn larger than three times the typical spacing. `grid` follow the
+    curve, so those of a larger box follow each other.
     """
-    if len(cells) == 0:
+    if len(grid) == 0:
         return 1e-3, np.zeros(0, np.uint8)
-    curve = _curve(cells)
-    shift, crowd = 0, np.ones(len(cells), np.int64)
+    curve = _curve(grid)
+    shift, crowd = 0, np.ones(len(grid), np.int64)
     while shift < 12 and np.median(crowd) < CROWD:
         shift += 1
         larger = curve >> np.uint64(3 * shift)
@@ -131,26 +126,3 @@ def _sizes(cells: NDArray[np.uint16]) -> tuple[float, Bytes]:
     smallest = typical / 4
     steps = np.log2(np.clip(spacing, smallest, 3 * typical) / smallest) * SIZE_STEPS
     return smallest, steps.round().astype(np.uint8)
-
-
-def unpack(packed: Packed) -> dict[str, NDArray[Any]]:
-    """What report.js sees: position [N, 3] uint16, colour [N, 3], views, confidence, size [N] uint8."""
-    parts, at = [], 0
-    for length, count in zip(packed.lengths, packed.counts, strict=True):
-        raw = zlib.decompress(base64.b64decode(packed.data[at : at + length]))
-        at += length
-        planes = np.frombuffer(raw, np.uint8).reshape(12, count).astype(np.uint16)
-        folded = planes[:3] | (planes[3:6] << 8)
-        steps = (folded >> 1) ^ (0 - (folded & 1))
-        values = np.concatenate([steps, planes[6:]]).cumsum(1, dtype=np.uint16)
-        values[3:] &= 255
-        parts.append(values)
-    values = np.concatenate(parts, axis=1) if parts else np.zeros((9, 0), np.uint16)
-    small = values[3:].astype(np.uint8)
-    return {
-        "position": values[:3].T,
-        "colour": small[:3].T,
-        "views": small[3],
-        "confidence": small[4],
-        "size": small[5],
-    }

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from gbinet.depthmap import DepthMap
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_text
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer import page
@@ -69,9 +69,7 @@ def write_report(path: Path, report: Report) -> Path:
         data = cloud_data(report.cloud, report.scene, cards, max(room, 1_000_000))
         parts.append(page.cloud(sum(data["counts"]), max_views(report.cloud)) + sides)
     parts += [views, tables]
-    with atomic_path(path) as temporary:
-        temporary.write_text(page.whole(report.title, report.subtitle, "\n".join(parts), data), "utf-8")
-    return path
+    return write_text(path, page.whole(report.title, report.subtitle, "\n".join(parts), data))
 
 
 def data_uri(pixels: Pixels, quality: int = 78) -> str:

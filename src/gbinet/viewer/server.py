@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from gbinet.errors import GBiNetError
+from gbinet.formats.colmap import quaternion
 from gbinet.formats.image import read_image
 from gbinet.fusion.fuse import DepthSource
 from gbinet.names import shown
@@ -140,21 +141,6 @@ def picture(scene: Scene, depths: DepthSource | None, index: int, kind: str) -> 
     image = Image.fromarray(pixels)
     image.thumbnail((_THUMBNAIL, _THUMBNAIL))
     return np.asarray(image)
-
-
-def quaternion(rotation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Rotation matrix -> unit quaternion (w, x, y, z): the eigenvector of Bar-Itzhack's symmetric matrix."""
-    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = rotation
-    matrix = np.array(
-        [
-            [xx + yy + zz, zy - yz, xz - zx, yx - xy],
-            [zy - yz, xx - yy - zz, xy + yx, xz + zx],
-            [xz - zx, xy + yx, yy - xx - zz, yz + zy],
-            [yx - xy, xz + zx, yz + zy, zz - xx - yy],
-        ]
-    )
-    vector: np.ndarray[Any, Any] = np.linalg.eigh(matrix)[1][:, -1]
-    return vector
 
 
 def open_output(out: Path) -> tuple[PointCloud, str]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.image import write_image
 from gbinet.viewer.colour import colourise
 
 Array = NDArray[Any]
@@ -114,9 +114,7 @@ def _draw(path: Path, title: str, rows: Sequence[Sequence[tuple[str, Pixels]]]) 
             shown = Image.fromarray(picture).resize((width, tall), Image.Resampling.BOX)
             sheet.paste(shown, (left, top + _LINE))
         top += tall + _LINE + _GAP
-    with atomic_path(path) as temporary:
-        sheet.save(temporary)
-    return path
+    return write_image(path, np.asarray(sheet))
 
 
 def _size(row: Sequence[tuple[str, Pixels]]) -> tuple[int, int]:

@@ -1,6 +1,0 @@
-"""Scenes and batches: where data sets keep their files, and what the network is fed."""
-
-from __future__ import annotations
-
-from gbinet.data.load import list_photos as list_photos
-from gbinet.data.load import load_scene as load_scene

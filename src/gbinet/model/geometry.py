@@ -1,0 +1,50 @@
+"""Where pixels of the reference land in the source views: what cameras mean to the network."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gbinet.camera import Camera, inverse_3x3
+
+
+def sources_from_reference(cameras: Camera) -> Tensor:
+    """How pixels of the reference (view 0) with depth land in the source views.
+
+    cameras [B, V] -> [B, V - 1, 12] float32, M row by row and then t: a reference pixel p = (x, y, 1) with
+    depth d lies in source i at M_i p d + t_i, homogeneous. Products are formed in float64 where there is one.
+    """
+    wide = torch.float32 if cameras.K.device.type == "mps" else torch.float64
+    K = cameras.K.to(wide)  # [B, V, 3, 3]
+    pose = cameras.cam_from_world.to(wide)
+    rotation, translation = pose[..., :3, :3], pose[..., :3, 3:]
+    src_from_ref = _product(rotation[:, 1:], rotation[:, :1].mT)  # [B, V - 1, 3, 3]
+    matrix = _product(_product(K[:, 1:], src_from_ref), inverse_3x3(K[:, :1]))
+    moved = translation[:, 1:] - _product(src_from_ref, translation[:, :1])
+    offset = _product(K[:, 1:], moved)  # [B, V - 1, 3, 1]
+    return torch.cat([matrix.float().flatten(2), offset[..., 0].float()], dim=2)
+
+
+def travel(cameras: Camera, depth_range: Tensor, scale: float = 1.0) -> Tensor:
+    """How far the middle of the reference moves in the source views when its depth goes from near to far.
+
+    cameras [B, V], depth_range [B, 2] -> [B], in pixels at a scale of the images: the median over the
+    sources, at most a diagonal of the image.
+    """
+    transforms = sources_from_reference(cameras)  # [B, V - 1, 12]
+    matrices, offsets = transforms[..., :9], transforms[..., 9:]
+    width, height = cameras.width, cameras.height
+    across, down, ahead = matrices.reshape(*matrices.shape[:2], 3, 3).unbind(
+        -1
+    )  # columns, [B, V - 1, 3] each
+    rays = across * (width / 2) + down * (height / 2) + ahead  # of the middle
+    ends = rays[:, :, None] * depth_range[:, None, :, None] + offsets[:, :, None]  # [B, V - 1, 2, 3]
+    pixels = ends[..., :2] / ends[..., 2:].clamp_min(1e-6 * depth_range[:, None, 1:, None])
+    moved = (pixels[:, :, 1] - pixels[:, :, 0]).square().sum(-1).sqrt()  # [B, V - 1]
+    diagonal = (width**2 + height**2) ** 0.5
+    return scale * moved.clamp(max=diagonal).median(1).values
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b of small matrices. On a GPU, @ would reserve tens of MiB of working memory for cuBLAS."""
+    return (a[..., None] * b[..., None, :, :]).sum(-2)

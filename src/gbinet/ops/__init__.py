@@ -1,0 +1,35 @@
+"""Operations of the network, one home each: plain reference, kernels, gradient, and who chooses.
+
+`NAME.py` holds the public function with its plain twin; `NAME_triton.py` beside it the Triton kernels and
+what launches them. Triton is optional: kernel files are imported by the function that chooses them. Only this
+room asks which kernels can be used.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+
+from torch import Tensor
+
+TINY = 1e-30  # smallest sum of view weights: where no view is trusted at all the volume is zero, not NaN
+
+
+@functools.cache
+def _triton_found() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Whether the fast kernels can serve these tensors. GBINET_KERNELS=plain switches them off."""
+    return (
+        all(t.is_cuda for t in tensors)
+        and _triton_found()
+        and os.environ.get("GBINET_KERNELS", "fast") != "plain"
+    )
+
+
+def recordable(*tensors: Tensor) -> bool:
+    """Whether work on these can be recorded as a CUDA graph: the plain twins need the host."""
+    return usable(*tensors)

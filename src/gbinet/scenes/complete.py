@@ -1,0 +1,107 @@
+"""What the files of a scene do not say: depth ranges and source views of every view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from gbinet.errors import FormatError
+from gbinet.formats.depth_files import read_depth
+from gbinet.names import distinct_stems
+from gbinet.scene import DepthRange, Scene, SourceView, View
+from gbinet.scenes.neighbours import rank_by_geometry, rank_by_tracks
+from gbinet.scenes.ranges import range_from_depths, ranges_from_cameras, ranges_from_points
+
+
+def completed(scene: Scene, *, depth_range: DepthRange | None = None, max_sources: int = 10) -> Scene:
+    """The scene with a depth range and ranked source views for every view."""
+    warnings = list(scene.warnings)
+    names = distinct_stems(view.name for view in scene.views)  # our files are named like the views
+    scene = replace(
+        scene, views=tuple(replace(v, name=name) for v, name in zip(scene.views, names, strict=True))
+    )
+    views = _with_ranges(scene, depth_range, warnings)
+    views = _with_sources(replace(scene, views=views), max_sources, warnings)
+    warnings += _odd_centres(views)
+    if len(views) < 2:
+        warnings.append("only one view: depth needs at least two")
+    return replace(scene, views=views, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _odd_centres(views: Sequence[View]) -> list[str]:
+    """A warning where optical axes miss the middle half of the image: mostly, images were made smaller."""
+    odd = []
+    for view in views:
+        size = torch.tensor([view.camera.width, view.camera.height], dtype=torch.float64)
+        if bool(((view.camera.K[:2, 2] / size - 0.5).abs() > 0.25).any()):
+            odd.append(f"{view.name}, {view.camera.width}x{view.camera.height}")
+    if not odd:
+        return []
+    return [
+        f"the optical axis of {len(odd)} of {len(views)} views is far from the middle of the image "
+        f"(first: {odd[0]}): fine for crops, wrong if the images were resized and their cameras were not"
+    ]
+
+
+def _with_ranges(scene: Scene, given: DepthRange | None, warnings: list[str]) -> tuple[View, ...]:
+    if given is not None:
+        return tuple(replace(view, depth_range=given) for view in scene.views)
+    ranges = [view.depth_range for view in scene.views]
+    cameras = [view.camera for view in scene.views]
+    if None in ranges and scene.points is not None and len(scene.points.xyz):
+        ranges = _filled(ranges, ranges_from_points(cameras, scene.points))
+    if None in ranges:
+        ranges = _filled(ranges, [r or _measured_range(v) for r, v in zip(ranges, scene.views, strict=True)])
+    lacking = ranges.count(None)
+    if lacking:
+        warnings.append(
+            f"the depth range of {lacking} of {len(ranges)} views is a guess from the cameras alone; "
+            "check it, and give --depth-range NEAR FAR if it is wrong"
+        )
+        ranges = _filled(ranges, list(ranges_from_cameras(cameras)))
+    return tuple(replace(v, depth_range=r) for v, r in zip(scene.views, ranges, strict=True))
+
+
+def _filled(
+    ranges: Sequence[DepthRange | None], more: Sequence[DepthRange | None]
+) -> list[DepthRange | None]:
+    return [a or b for a, b in zip(ranges, more, strict=True)]
+
+
+def _measured_range(view: View) -> DepthRange | None:
+    """Range of a measured depth map (RGB-D); None where there is none."""
+    if view.depth_path is None:
+        return None
+    try:
+        values = read_depth(view.depth_path, view.depth_scale)[::4, ::4]
+    except FormatError:
+        return None  # whoever needs this depth map will say so; the view itself is still good
+    return range_from_depths(torch.from_numpy(values.copy()).reshape(-1))
+
+
+def _with_sources(scene: Scene, max_sources: int, warnings: list[str]) -> tuple[View, ...]:
+    views = scene.views
+    lacking = [index for index, view in enumerate(views) if not view.sources]
+    if not lacking or len(views) < 2:
+        return views
+    cameras = [view.camera for view in views]
+    ranked: list[tuple[SourceView, ...]] = [view.sources for view in views]
+    points = scene.points
+    if points is not None and points.view_index is not None and len(points.view_index):
+        by_tracks = rank_by_tracks(cameras, points, max_sources)
+        ranked = [own or found for own, found in zip(ranked, by_tracks, strict=True)]
+        lost = sum(not sources for sources in ranked)
+        if lost:
+            warnings.append(f"{lost} views share no points with others; their sources are chosen by camera")
+    if not all(ranked):
+        ranges = [view.depth_range for view in views if view.depth_range is not None]
+        by_geometry = rank_by_geometry(cameras, ranges, max_sources)
+        ranked = [own or found for own, found in zip(ranked, by_geometry, strict=True)]
+    alone = [view.name for view, sources in zip(views, ranked, strict=True) if not sources]
+    if alone:
+        warnings.append(
+            f"{len(alone)} of {len(views)} views overlap with no other (first: {alone[0]}); they get no depth"
+        )
+    return tuple(replace(view, sources=s) for view, s in zip(views, ranked, strict=True))

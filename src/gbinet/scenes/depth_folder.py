@@ -1,0 +1,66 @@
+"""A folder of depth maps, whoever wrote it: the one way in which all verbs find them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from gbinet.depthmap import DepthMap
+from gbinet.errors import SceneError
+from gbinet.formats.depth_files import depth_files_in, read_depth_map
+from gbinet.formats.reading import is_file
+from gbinet.scene import Scene
+
+WORKSPACE = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
+
+
+def maps_folder(folder: str | Path) -> Path:
+    """Where the depth maps of a folder lie: in an output of ours, in a workspace of COLMAP, or in itself."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise SceneError(f"{folder}: there is no such folder of depth maps")
+    return next((p for p in (folder / "depth", folder / WORKSPACE) if p.is_dir()), folder)
+
+
+class DepthFolder:
+    """The depth maps of a scene's views: ours are `<folder>/<view name>.npz`, others as depth_files_in says.
+
+    Without a folder: those that the scene has. True depth, or else the maps of a dense workspace.
+    """
+
+    def __init__(self, scene: Scene, folder: Path | None = None, scale: float = 1.0) -> None:
+        own = any(view.depth_path is not None for view in scene.views)
+        self.scene = scene
+        self.folder = folder if folder is not None or own else scene.root / WORKSPACE
+        self.scale = scale  # a stored value times this is the depth
+
+    @classmethod
+    def of(cls, scene: Scene, given: Path | None, scale: float = 1.0) -> DepthFolder:
+        """The maps in what a user gives: a folder of them, an output of ours or a workspace of COLMAP."""
+        return cls(scene, None if given is None else maps_folder(given), scale)
+
+    def path(self, index: int) -> Path:
+        """Where our own depth map of a view belongs."""
+        assert self.folder is not None
+        return self.folder / f"{self.scene.views[index].name}.npz"
+
+    def find(self, index: int) -> tuple[Path, float] | None:
+        """The file of a view's depth map and its scale; None where there is none."""
+        view = self.scene.views[index]
+        if self.folder is None:
+            return None if view.depth_path is None else (view.depth_path, view.depth_scale)
+        found = self.path(index) if is_file(self.path(index)) else self._others.get(view.name)
+        return None if found is None else (found, self.scale)
+
+    def load(self, index: int) -> DepthMap | None:
+        found = self.find(index)
+        return None if found is None else read_depth_map(found[0], self.scene.views[index].camera, found[1])
+
+    def known(self) -> list[int]:
+        """Views that have a depth map."""
+        return [index for index in range(len(self.scene.views)) if self.find(index) is not None]
+
+    @cached_property
+    def _others(self) -> dict[str, Path]:
+        assert self.folder is not None
+        return depth_files_in(self.folder) if self.folder.is_dir() else {}

@@ -1,0 +1,191 @@
+"""Which views see the same things: source views ranked, what they cover, an order to visit them in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gbinet.camera import Camera, pixel_centres
+from gbinet.errors import InputError
+from gbinet.scene import DepthRange, SourceView, SparsePoints, View
+
+
+def visiting_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
+    """An order of all views in which neighbours follow each other, so that small caches are enough.
+
+    A walk: on to the best neighbour not yet visited, else back along the path, else to the first view left.
+    """
+    order: list[int] = []
+    visited = [False] * len(neighbours)
+    for start in range(len(neighbours)):
+        path = [] if visited[start] else [start]
+        while path:
+            view = path[-1]
+            if not visited[view]:
+                visited[view] = True
+                order.append(view)
+            following = next((n for n in neighbours[view] if not visited[n]), None)
+            if following is None:
+                path.pop()
+            else:
+                path.append(following)
+    return order
+
+
+# ---- source views ------------------------------------------------------------------------------------------
+#
+# MVSNet's score of a pair of views: every point that both see adds exp(-(angle - 5)^2 / (2 sigma^2)), where
+# the angle (degrees) is the one under which the point sees the two cameras: about 5 degrees is best; smaller
+# ones lose value quickly (sigma 1), larger ones slowly (sigma 10). Times the same of the scale: photos that
+# show a thing twice as large or half as large are worth 0.6 of one at the same scale.
+
+BEST_ANGLE = 5.0
+SIGMA_BELOW = 1.0
+SIGMA_ABOVE = 10.0
+
+_PAIRS_AT_ONCE = 1 << 21  # pairs of rays held in memory together
+_CANDIDATES = 256  # neighbours looked at per view where there are no tracks
+
+
+def angle_score(cosine: Tensor) -> Tensor:
+    """Value of a point for a pair of views, from the cosine of its angle."""
+    angle = torch.rad2deg(torch.acos(cosine.clamp(-1, 1)))
+    sigma = torch.where(angle <= BEST_ANGLE, SIGMA_BELOW, SIGMA_ABOVE)
+    return torch.exp(-((angle - BEST_ANGLE) ** 2) / (2 * sigma**2))
+
+
+def scale_score(size: Tensor, other: Tensor) -> Tensor:
+    """Value of a point for a pair of views, from how large each of them shows it."""
+    return torch.exp(-((size / other).log2() ** 2) / 2)
+
+
+def _magnification(cameras: Sequence[Camera]) -> Tensor:
+    """[V] how large a thing one unit away is shown, as a share of the photo's longer side.
+
+    Not pixels: photos of all sizes are resized to one before they are compared.
+    """
+    shares = [float(camera.K[0, 0]) / max(camera.width, camera.height) for camera in cameras]
+    return torch.tensor(shares, dtype=torch.float64)
+
+
+def rank_by_tracks(
+    cameras: Sequence[Camera], points: SparsePoints, max_sources: int = 10
+) -> list[tuple[SourceView, ...]]:
+    """Best source views of each view by the score above over the points that both observe."""
+    if points.view_index is None or points.track_start is None:
+        raise InputError("ranking by tracks needs points that know which views observe them")
+    count = len(cameras)
+    centres = torch.stack([camera.centre for camera in cameras]).double()  # [V, 3]
+    magnification = _magnification(cameras)
+    point, view = observations(points)
+    lengths = torch.bincount(point, minlength=len(points.xyz))  # [P]
+    starts = lengths.cumsum(0) - lengths  # [P]
+    scores = torch.zeros(count * count, dtype=torch.float64)
+    # Tracks of one length form a dense block: no loop over points or pairs.
+    for length in torch.bincount(lengths).nonzero()[:, 0].tolist():
+        if length < 2:
+            continue
+        of_length = (lengths == length).nonzero()[:, 0]
+        for block in of_length.split(max(1, _PAIRS_AT_ONCE // length**2)):
+            seen_by = view[starts[block][:, None] + torch.arange(length)]  # [N, L]
+            rays = centres[seen_by] - points.xyz[block].double()[:, None]  # [N, L, 3]
+            distance = rays.norm(dim=-1).clamp_min(1e-300)  # [N, L]
+            rays, sizes = rays / distance[..., None], magnification[seen_by] / distance
+            values = angle_score(rays @ rays.mT) * scale_score(sizes[:, :, None], sizes[:, None])  # [N, L, L]
+            keys = seen_by[:, :, None] * count + seen_by[:, None, :]  # [N, L, L]
+            scores += torch.bincount(keys.reshape(-1), values.reshape(-1), minlength=count * count)
+    scores = scores.reshape(count, count)
+    scores.fill_diagonal_(0)
+    best = scores.topk(min(max_sources, count), dim=1)
+    return _as_sources(best.indices, best.values)
+
+
+def observations(points: SparsePoints) -> tuple[Tensor, Tensor]:
+    """(point, view) of every observation, ordered by point, a view at most once per point."""
+    assert points.view_index is not None and points.track_start is not None
+    lengths = points.track_start.diff()  # [P]
+    point = torch.repeat_interleave(torch.arange(len(lengths)), lengths)  # [T]
+    width = int(points.view_index.max()) + 1 if len(points.view_index) else 1
+    unique = torch.unique(point * width + points.view_index)  # sorted
+    return unique // width, unique % width
+
+
+def rank_by_geometry(
+    cameras: Sequence[Camera], ranges: Sequence[DepthRange], max_sources: int = 10
+) -> list[tuple[SourceView, ...]]:
+    """Best source views of each view where no tracks are known.
+
+    The same score over made-up points: nine pixels of the view at three depths inside its range, counted
+    where the other camera has them in its image.
+    """
+    count = len(cameras)
+    if count < 2:
+        return [() for _ in cameras]
+    batch, sizes = camera_batch(cameras)
+    centres, magnification = batch.centre, _magnification(cameras)  # [V, 3], [V]
+    # Far-away cameras see other things; looking at the nearest ones keeps this linear in the number of views.
+    width = min(_CANDIDATES, count - 1)
+    distance = torch.cdist(centres, centres).fill_diagonal_(torch.inf)
+    candidates = distance.topk(width, largest=False).indices  # [V, C]
+    fractions = torch.tensor([[x, y] for y in (1 / 6, 0.5, 5 / 6) for x in (1 / 6, 0.5, 5 / 6)])
+    scores = torch.zeros(count, width, dtype=torch.float64)
+    for index in range(count):
+        pixels = (fractions.double() * sizes[index]).repeat(3, 1)  # [27, 2]
+        near, far = ranges[index].near, ranges[index].far
+        depths = torch.tensor([near * (far / near) ** t for t in (1 / 6, 0.5, 5 / 6)], dtype=torch.float64)
+        points = batch[index].unproject(pixels, depths.repeat_interleave(9))  # [27, 3]
+        others = candidates[index]
+        seen, depth = batch[others].project(points.expand(width, -1, -1))  # [C, 27, 2], [C, 27]
+        inside = (depth > 0) & (seen >= 0).all(-1) & (seen <= sizes[others][:, None]).all(-1)
+        to_ref, to_other = centres[index] - points, centres[others][:, None] - points  # [27, 3], [C, 27, 3]
+        near_ref, near_other = to_ref.norm(dim=-1), to_other.norm(dim=-1).clamp_min(1e-300)  # [27], [C, 27]
+        cosine = (to_other * to_ref).sum(-1) / (near_ref * near_other)
+        own, other = magnification[index] / near_ref, magnification[others][:, None] / near_other
+        values = angle_score(cosine) * scale_score(own, other)
+        scores[index] = (values * inside).sum(-1)
+    best = scores.topk(min(max_sources, width), dim=1)
+    return _as_sources(candidates.gather(1, best.indices), best.values)
+
+
+def coverage(views: Sequence[View], num_sources: int = 4, num_seen: int = 2) -> list[float]:
+    """Share of each view that at least `num_seen` of its best sources see too, at the middle of its range.
+
+    What few sources see gets no reliable depth: a low share is a warning.
+    """
+    shares = []
+    for view in views:
+        sources = [views[source.index] for source in view.sources[:num_sources]]
+        if view.depth_range is None or len(sources) < num_seen:
+            shares.append(0.0)
+            continue
+        camera = view.camera.to(dtype=torch.float64)
+        size = torch.tensor([camera.width, camera.height], dtype=torch.float64)
+        pixels = (pixel_centres(12, 16, dtype=torch.float64) / torch.tensor([16.0, 12.0]) * size).reshape(
+            -1, 2
+        )
+        middle = math.sqrt(view.depth_range.near * view.depth_range.far)
+        points = camera.unproject(pixels, torch.full((len(pixels),), middle, dtype=torch.float64))
+        batch, sizes = camera_batch([source.camera for source in sources])
+        seen, depth = batch.project(points.expand(len(sources), -1, -1))  # [S, N, 2], [S, N]
+        inside = (depth > 0) & (seen >= 0).all(-1) & (seen <= sizes[:, None]).all(-1)
+        shares.append(float((inside.sum(0) >= num_seen).double().mean()))
+    return shares
+
+
+def _as_sources(indices: Tensor, scores: Tensor) -> list[tuple[SourceView, ...]]:
+    """[V, S] indices and scores, best first -> source views; pairs without any value are left out."""
+    return [
+        tuple(SourceView(i, s) for i, s in zip(row, values, strict=True) if s > 0)
+        for row, values in zip(indices.tolist(), scores.tolist(), strict=True)
+    ]
+
+
+def camera_batch(cameras: Sequence[Camera]) -> tuple[Camera, Tensor]:
+    """All cameras as one batch whatever their sizes, and the sizes [V, 2]. The batch's size is void."""
+    K = torch.stack([camera.K for camera in cameras]).double()
+    cam_from_world = torch.stack([camera.cam_from_world for camera in cameras]).double()
+    sizes = torch.tensor([[camera.width, camera.height] for camera in cameras], dtype=torch.float64)
+    return Camera(K, cam_from_world, 1, 1), sizes

@@ -1,0 +1,150 @@
+"""The three steps of structure from motion with pycolmap: features, matches, mapping.
+
+The same photos give the same poses, bit for bit on one machine: photos are numbered in the order of their
+names, every RANSAC has its own seed, and the mapper runs on one thread (sums of several threads depend on
+their order). Features and matches still use all cores.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gbinet.progress import Progress
+from gbinet.scenes.sfm.cameras import InputPhoto
+from gbinet.scenes.sfm.matching import Pair, find_pairs
+from gbinet.scenes.sfm.outcome import absurd_photos
+
+_MAX_SIZE = 2000  # px, longer side for finding features: more costs time and adds little
+_SEED = 0
+_BLOCK = 500  # pairs that are compared between two reports of progress
+_SMALLEST_MODEL = 3  # photos; smaller further models are not worth a word
+
+
+@contextmanager
+def quiet() -> Iterator[Any]:
+    """pycolmap without its log on the terminal, and with the same random numbers every time."""
+    import pycolmap
+
+    level = pycolmap.logging.minloglevel
+    pycolmap.logging.minloglevel = 3
+    pycolmap.set_random_seed(_SEED)
+    try:
+        yield pycolmap
+    finally:
+        pycolmap.logging.minloglevel = level
+
+
+def numbered(index: int, photo: InputPhoto) -> str:
+    """The name that pycolmap sees: no file name of a user can break its lists or its order."""
+    suffix = ".jpg" if photo.path.suffix.lower() == ".jpeg" else photo.path.suffix.lower()
+    return f"{index:06d}{suffix}"
+
+
+def find_features(
+    pycolmap: Any, database: Path, images: Path, cameras: Sequence[Sequence[str]], progress: Progress | None
+) -> None:
+    """Features of all photos; `cameras` holds the names of the photos of each camera."""
+    pycolmap.Database.open(database).close()  # makes the file
+    for names in cameras:
+        pycolmap.import_images(database, images, pycolmap.CameraMode.SINGLE, list(names))
+    options = pycolmap.FeatureExtractionOptions()
+    options.max_image_size = _MAX_SIZE
+    every = sorted(name for names in cameras for name in names)
+    at_once = max(1, os.cpu_count() or 1)
+    for start in range(0, len(every), at_once):
+        if progress:
+            progress(start, len(every), "finding features")
+        pycolmap.extract_features(
+            database,
+            images,
+            every[start : start + at_once],
+            extraction_options=options,
+            device=pycolmap.Device.cpu,
+        )
+    if progress:
+        progress(len(every), len(every), "finding features")
+
+
+def match(
+    pycolmap: Any, database: Path, photos: Sequence[InputPhoto], how: str, progress: Progress | None
+) -> list[Pair]:
+    """Compare photos in pairs. What is in the database already is not compared again."""
+    if progress:
+        progress(0, 1, f"comparing {len(photos)} photos")
+    pairs = find_pairs(pycolmap, database, database.parent, photos, how)
+    names = [numbered(index, photo) for index, photo in enumerate(photos)]
+    verification = pycolmap.TwoViewGeometryOptions()
+    verification.ransac.random_seed = _SEED
+    pairing = pycolmap.ImportedPairingOptions()
+    listed = database.parent / "pairs.txt"
+    pairing.match_list_path = listed
+    for start in range(0, len(pairs), _BLOCK):
+        block = pairs[start : start + _BLOCK]
+        listed.write_text("".join(f"{names[a]} {names[b]}\n" for a, b in block))
+        pycolmap.match_image_pairs(
+            database, pairing_options=pairing, verification_options=verification, device=pycolmap.Device.cpu
+        )
+        if progress:
+            progress(start + len(block), len(pairs), f"comparing {len(photos)} photos")
+    listed.unlink(missing_ok=True)
+    return pairs
+
+
+def find_models(
+    pycolmap: Any, database: Path, images: Path, count: int, progress: Progress | None
+) -> tuple[list[Any], bool]:
+    """Models of the photos, that with the most sound photos first; whether focal lengths were kept fixed.
+
+    Where half of the photos or more get no sound pose, it is tried again with the focal lengths of EXIF: they
+    run away when photos say little about them.
+    """
+    models = _map(pycolmap, database, images, count, False, progress)
+    if models and _sound(models[0]) > count / 2:
+        return models, False
+    again = _map(pycolmap, database, images, count, True, progress)
+    if again and (not models or _sound(again[0]) > _sound(models[0])):
+        return again, True
+    return models, False
+
+
+def _sound(model: Any) -> int:
+    return int(model.num_reg_images()) - len(absurd_photos(model))
+
+
+def _map(
+    pycolmap: Any, database: Path, images: Path, count: int, fixed_focal: bool, progress: Progress | None
+) -> list[Any]:
+    placed = 0
+
+    def on_image() -> None:
+        nonlocal placed
+        placed = min(placed + 1, count)
+        if progress:
+            progress(placed, count, "placing photos")
+
+    options = pycolmap.IncrementalPipelineOptions()
+    options.random_seed = _SEED
+    options.num_threads = 1
+    options.min_model_size = _SMALLEST_MODEL
+    if fixed_focal:
+        options.ba_refine_focal_length = False
+        options.mapper.abs_pose_refine_focal_length = False
+    attempts = database.parent / "mapping"
+    shutil.rmtree(attempts, ignore_errors=True)
+    attempts.mkdir(parents=True)
+    models = pycolmap.incremental_mapping(
+        database,
+        images,
+        attempts,
+        options,
+        initial_image_pair_callback=on_image,
+        next_image_callback=on_image,
+    )
+    shutil.rmtree(attempts, ignore_errors=True)
+    found = [model for _, model in sorted(models.items()) if model.num_reg_images() >= 2]
+    return sorted(found, key=_sound, reverse=True)

@@ -1,0 +1,83 @@
+"""One way to find depth maps, whoever wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gbinet.cli.main import main
+from gbinet.depthmap import DepthMap
+from gbinet.errors import SceneError
+from gbinet.evaluation.depth_scene import find_pairs
+from gbinet.formats.depth_files import depth_files_in, write_depth
+from gbinet.scene import Scene
+from gbinet.scenes.depth_folder import DepthFolder, maps_folder
+from gbinet.scenes.kinds import write_scene
+from gbinet.scenes.load import load_scene
+
+SceneMaker = Callable[..., Scene]
+
+
+def exported(scene: Scene, folder: Path, kind: Any) -> Path:
+    """The scene with flat depth maps, at a depth of its own for each view."""
+    maps = [
+        (view, DepthMap(torch.full((view.camera.height, view.camera.width), 2.0 + i), view.camera))
+        for i, view in enumerate(scene.views)
+    ]
+    write_scene(scene, folder, kind, maps)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["colmap-dense", "openmvs", "mvsnet"])
+def test_depth_maps_are_found_under_the_names_that_convert_writes(
+    kind: str, ball_scene: SceneMaker, tmp_path: Path
+) -> None:
+    scene = ball_scene(views=3)
+    folder = exported(scene, tmp_path / "other", kind)
+    place = folder / "depths" if kind == "mvsnet" else maps_folder(folder)
+    if kind != "mvsnet":  # which renames its views
+        maps = DepthFolder(scene, place)
+        for index in range(3):
+            found = maps.load(index)
+            assert found is not None and float(found.depth.median()) == 2.0 + index
+    assert len(depth_files_in(place)) >= 3
+
+
+def test_a_workspace_is_fused_with_its_own_depth_maps(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    folder = exported(ball_scene(views=3), tmp_path / "workspace", "colmap-dense")
+    scene = load_scene(folder)
+    assert DepthFolder(scene).known() == [0, 1, 2]
+    assert main(["fuse", str(folder), "-o", str(tmp_path / "cloud.ply"), "--min-views", "1"]) == 0
+    assert (tmp_path / "cloud.ply").is_file()
+
+
+@pytest.mark.parametrize("kind", ["colmap-dense", "openmvs"])
+def test_evaluation_finds_what_fusion_finds(kind: str, ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = ball_scene(views=3)
+    folder = exported(scene, tmp_path / "other", kind)
+    for view in scene.views:
+        shape = (view.camera.height, view.camera.width)
+        write_depth(tmp_path / "truth" / f"{view.name}.npy", np.full(shape, 2.5, np.float32))
+    pairs = find_pairs(folder, tmp_path / "truth")
+    assert [pair.name for pair in pairs] == sorted(view.name for view in scene.views)
+    out = tmp_path / "evaluation"
+    assert main(["evaluate", "depth", str(folder), str(tmp_path / "truth"), "--out", str(out)]) == 0
+
+
+def test_ours_come_before_those_of_others_and_geometric_before_photometric(tmp_path: Path) -> None:
+    values = np.ones((4, 4), np.float32)
+    for name in ("a.npz", "a.jpg.geometric.bin", "b.jpg.photometric.bin", "b.jpg.geometric.bin", "c.d.pfm"):
+        write_depth(tmp_path / name, values)
+    (tmp_path / "a.txt").write_text("not a depth map")
+    found = {name: path.name for name, path in depth_files_in(tmp_path).items()}
+    assert found == {"a": "a.npz", "b": "b.jpg.geometric.bin", "c.d": "c.d.pfm"}
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SceneError, match="no such folder"):
+        maps_folder(tmp_path / "nothing")
