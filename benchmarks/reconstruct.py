@@ -2,18 +2,26 @@
 
     python benchmarks/reconstruct.py                                     # 9 views at 640x512, on the CPU
     python benchmarks/reconstruct.py --device cuda --views 49 --size 1600x1152
+    python benchmarks/reconstruct.py --device cuda --views 500 --size 1152x864 --repeat 1
+    python benchmarks/reconstruct.py --old ../other-clone                # that tree and this one, in turns
 
-The scene is rendered first, by a process of its own, and not counted. Seconds are of the whole run: reading
-photos, depth, fusion, report. The first run includes what a first run costs (kernels that are compiled).
+The scene is rendered first, by a process of its own, and not counted. Every run is a process of its own, and
+every tree has an empty cache of kernels: its first run includes what a first run costs. Seconds are those of
+the wall clock, from the call to the report, without starting Python.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
+import os
+import pstats
+import resource
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +31,8 @@ from _common import peak_memory_mib, report
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.reconstruct import preset, run
 from gbinet.render.write import WriteConfig, write_dataset
+
+HERE = Path(__file__).resolve().parents[1]
 
 
 def rendered(options: argparse.Namespace) -> dict[str, object]:
@@ -35,35 +45,79 @@ def rendered(options: argparse.Namespace) -> dict[str, object]:
     return {"scene": str(scene)}
 
 
+class Compiled:
+    """Kernels that Triton compiled while this was listening."""
+
+    def __init__(self) -> None:
+        self.kernels, self.seconds = 0, 0.0
+
+    def listen(self) -> None:
+        try:
+            from triton import knobs
+
+            knobs.compilation.listener = self._hear
+        except (ImportError, AttributeError):  # no Triton, or one that does not tell
+            pass
+
+    def _hear(self, *, times: object, cache_hit: bool, **_: object) -> None:
+        if not cache_hit:
+            self.kernels += 1
+            self.seconds += getattr(times, "total", 0) / 1e6
+
+
 def measured(options: argparse.Namespace) -> dict[str, object]:
-    """Reconstruct it, once."""
+    """Reconstruct it, once, as the command line does."""
+    try:
+        from gbinet.cli.allocator import keep_freed_memory
+
+        keep_freed_memory()
+    except ImportError:  # an older tree
+        pass
     base = preset("balanced")
     longer = max(int(side) for side in options.size.split("x"))
     depth = replace(base.depth, max_size=longer, views=options.sources + 1, device=options.device)
     scene = next((options.folder / "scene").glob("scene*"))
+    compiled, profile = Compiled(), cProfile.Profile()
+    compiled.listen()
     with tempfile.TemporaryDirectory(dir=options.folder) as out:
         model = GBiNet.from_pretrained(options.weights)
+        torch.zeros(1, device=options.device)  # starting CUDA is not ours
+        before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        if options.profile:
+            profile.enable()
         result = run(scene, model, Path(out), replace(base, depth=depth))
+        profile.disable()
+        total, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
         record = json.loads((Path(out) / "run.json").read_text())
-    seconds, maps = record["seconds"], result.depth
-    total, views = result.seconds, len(result.scene.views)
+        stored = sum(file.stat().st_size for file in (Path(out) / "depth").glob("*.npz"))
+    if options.profile:
+        for order in ("tottime", "cumulative"):
+            pstats.Stats(profile, stream=sys.stderr).sort_stats(order).print_stats(35)
+    seconds, maps, views = record["seconds"], result.depth, len(result.scene.views)
+    steps = {name: spent for name, spent in seconds.items() if name != "total"}
     figures: dict[str, object] = {
         "points": result.points,
         "precision": maps.precision,
         "seconds": round(total, 2),
         "seconds per view": round(total / views, 4),
-        "depth, seconds per view": round(maps.seconds / views, 4),
-        "fusion, seconds per view": round(seconds["fusion"] / views, 4),
+        "seconds of steps": {**steps, "everything else": round(total - sum(steps.values()), 3)},
         "seconds in the network": round(maps.network_seconds, 2),
-        "share of depth not in the network": round(1 - maps.network_seconds / maps.seconds, 4),
         "share of all not in the network": round(1 - maps.network_seconds / total, 4),
+        "processor seconds (user, system)": [
+            round(after.ru_utime - before.ru_utime, 2),
+            round(after.ru_stime - before.ru_stime, 2),
+        ],
+        "kernels compiled": compiled.kernels,
+        "seconds of all compilers": round(compiled.seconds, 1),
         "images": views,
         "images encoded": maps.encoded,
         "images encoded again": maps.encoded_again,
+        "MiB of depth maps": round(stored / 2**20),
         "peak MiB": round(peak_memory_mib()),
     }
     if options.device.startswith("cuda"):
         figures["peak GPU MiB"] = round(torch.cuda.max_memory_allocated() / 2**20)
+        figures["peak GPU MiB, reserved"] = round(torch.cuda.max_memory_reserved() / 2**20)
     return figures
 
 
@@ -76,24 +130,40 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeat", type=int, default=2, help="runs, each in a process of its own")
     parser.add_argument("--weights", default=None, help="file or name; default: the bundled weights")
+    parser.add_argument("--old", type=Path, help="another tree, measured in turns with this one")
+    parser.add_argument(
+        "--profile", action="store_true", help="show where the main thread spends the last run"
+    )
+    parser.add_argument("--folder", type=Path, help="folder for the scene; one that is there is used again")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--step", choices=("render", "run"), help=argparse.SUPPRESS)  # inside a process
     options = parser.parse_args()
     if options.step is not None:
         print(json.dumps((rendered if options.step == "render" else measured)(options)))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, *sys.argv[1:], "--folder", folder, "--step"]
+    trees = {"old": options.old.resolve(), "new": HERE} if options.old else {"this tree": HERE}
+    given = [word for word in sys.argv[1:] if word != "--profile"]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
 
-        def child(step: str) -> dict[str, object]:
-            answer = subprocess.run([*command, step], check=True, stdout=subprocess.PIPE, text=True)
+        def child(step: str, tree: Path, name: str, *more: str) -> dict[str, object]:
+            command = [sys.executable, __file__, *given, "--folder", str(folder), "--step", step, *more]
+            cache = str(Path(temporary) / f"kernels-{name}")
+            environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "TRITON_CACHE_DIR": cache}
+            environment.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line does
+            answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
             found: dict[str, object] = json.loads(answer.stdout.splitlines()[-1])
             return found
 
-        child("render")
+        if not (folder / "scene").exists():
+            child("render", HERE, "render")
         figures: dict[str, object] = {"size": options.size, "photos per depth map": options.sources + 1}
-        figures.update({f"run {number + 1}": child("run") for number in range(options.repeat)})
+        for number in range(options.repeat):
+            last = ["--profile"] if options.profile and number == options.repeat - 1 else []
+            for name, tree in trees.items():
+                found = child("run", tree, name, *last)
+                figures[f"{name}, run {number + 1}"] = found
+                print(f"{name}, run {number + 1}: {json.dumps(found)}", file=sys.stderr, flush=True)
     report("reconstruct", figures, options.out)
 
 

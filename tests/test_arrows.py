@@ -28,7 +28,14 @@ UPWARDS = {("pointcloud.py", "gbinet.formats.ply")}
 
 # Who asks which kernels can be used outside ops: the renderer has kernels of its own. (`usable` is also a
 # tensor in training/optimise.py, and a truth value in formats/colmap.py.)
-USABLE_ELSEWHERE = {"render/rasterise.py", "render/shade.py", "training/optimise.py", "formats/colmap.py"}
+USABLE_ELSEWHERE = {
+    "fusion/fuse.py",
+    "inference/compiling.py",
+    "render/rasterise.py",
+    "render/shade.py",
+    "training/optimise.py",
+    "formats/colmap.py",
+}
 
 # Third parties that may be imported at the top of a module; all others are imported where they are used.
 EVERYWHERE = {"torch", "numpy", "PIL", "safetensors"}

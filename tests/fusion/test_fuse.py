@@ -327,7 +327,7 @@ def test_voxels_keep_the_first_point_of_each_cell(points: list[tuple[float, floa
 
 def test_strips_change_nothing(ball_scene: SceneMaker) -> None:
     from gbinet.fusion.consistency import strips
-    from gbinet.fusion.fuse import _normals
+    from gbinet.fusion.points import _normals
 
     maps = TrueDepth(ball_scene(views=1, width=700, height=500))
     whole = maps.load(0)

@@ -74,7 +74,10 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import tyro
 
+    from gbinet.cli.allocator import keep_freed_memory
     from gbinet.errors import GBiNetError
+
+    keep_freed_memory()
 
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s: %(message)s"

@@ -49,6 +49,7 @@ def progress_bar(label: str = "") -> Iterator[ProgressCall]:
 _TITLES = {
     "poses": "finding poses",
     "reading": "reading photos",
+    "kernels": "kernels",
     "depth": "depth maps",
     "fusion": "fusing",
     "rendering": "rendering",

@@ -124,7 +124,7 @@ class Agreement:
     num_views: Tensor  # [H, W] int64, the reference itself included; 1 = nobody agrees
     consistent: Tensor  # [H, W] bool: enough views agree
     source_pixels: Tensor  # [S, H, W] int32 flat index of the agreeing pixel in each source, -1 = none
-    min_sources: int  # how many sources had to agree
+    min_sources: Tensor  # int64: how many sources had to agree
 
 
 def agree(
@@ -163,9 +163,11 @@ def agree(
             depth[number, rows] = seen.depth
             pixel[number, rows] = seen.source_pixel.to(torch.int32)
             in_sight[rows] += seen.in_sight
+    needed = torch.full((), min_sources, device=device)
     if not strict:
-        min_sources = min(min_sources, max(1, (_median(in_sight[reference.valid]) + 1) // 2))
-    consistent, limit = _decide(level, min_sources, dynamic)
+        seen_by = [((in_sight == n) & reference.valid).sum() for n in range(len(sources) + 1)]
+        needed = enough_sources(min_sources, torch.stack(seen_by))
+    consistent, limit = _decide(level, needed, dynamic)
     agrees = level <= limit  # [S, H, W]
     count = agrees.sum(0)  # [H, W]
     total = depth.mul_(agrees).sum(0).add_(reference.depth)
@@ -174,24 +176,28 @@ def agree(
         num_views=count + 1,
         consistent=consistent & reference.valid,
         source_pixels=pixel.masked_fill_(~agrees, -1),
-        min_sources=min_sources,
+        min_sources=needed,
     )
 
 
-def _median(counts: Tensor) -> int:
-    """Median of small integers [N]; 0 of none."""
-    below = counts.bincount().cumsum(0)
-    return int((below < (len(counts) + 1) // 2).sum()) if len(counts) else 0
+def enough_sources(min_sources: int, seen_by: Tensor) -> Tensor:
+    """How many sources must agree (int64): half of those that see the median pixel, `min_sources` at most.
+
+    `seen_by` [S + 1 or more]: pixels of the reference that 0, 1, ... sources have in their image.
+    """
+    below = seen_by.cumsum(0)  # int64
+    median = (below < (below[-1] + 1) // 2).sum()
+    return ((median + 1) // 2).clamp(1, min_sources)
 
 
-def _decide(level: Tensor, min_sources: int, dynamic: bool) -> tuple[Tensor, Tensor]:
+def _decide(level: Tensor, needed: Tensor, dynamic: bool) -> tuple[Tensor, Tensor]:
     """Levels [S, H, W] -> where enough sources agree [H, W], and the largest level that counts there."""
     limit = torch.ones(level.shape[1:], dtype=torch.uint8, device=level.device)
     if not dynamic:
-        return (level <= 1).sum(0) >= max(1, min_sources), limit
+        return (level <= 1).sum(0) >= needed, limit
     consistent = torch.zeros(level.shape[1:], dtype=torch.bool, device=level.device)
-    for n in range(min_sources, len(level) + 1):
-        passes = ((level <= n).sum(0) >= n) & ~consistent
+    for n in range(1, len(level) + 1):
+        passes = ((level <= n).sum(0) >= n) & (needed <= n) & ~consistent
         limit = torch.where(passes, n, limit).to(torch.uint8)
         consistent |= passes
     return consistent, limit

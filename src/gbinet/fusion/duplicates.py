@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,45 +12,63 @@ class UsedPixels:
     """Pixels of views still to come that already went into a point of an earlier view.
 
     A mask lives from the first mark until its view is visited. Beyond `keep_unpacked` masks the oldest are
-    packed to one bit per pixel, 1/64 of a depth map with confidence.
+    packed to one bit per pixel, 1/64 of a depth map with confidence. All stay on the device of the maps.
     """
 
     def __init__(self, keep_unpacked: int) -> None:
         self.keep_unpacked = keep_unpacked
         self._masks: OrderedDict[int, Tensor] = OrderedDict()  # view -> [H * W] bool
-        self._packed: dict[int, np.ndarray[tuple[int], np.dtype[np.uint8]]] = {}
+        self._packed: dict[int, Tensor] = {}  # view -> [H * W / 8] uint8
         self._visited: set[int] = set()
 
     def mark(self, view: int, like: Tensor, pixels: Tensor) -> None:
         """Pixels (flat indices) of a view are used; `like` is its depth map (size and device)."""
+        mask = self.of(view, like)
+        if mask is not None:
+            mask[pixels] = True
+            self.pack()
+
+    def of(self, view: int, like: Tensor) -> Tensor | None:
+        """The mask of a view, [H * W] bool, to be marked; None if it was visited. Call `pack` afterwards."""
         if view in self._visited:
-            return
-        mask = self._get(view, like)
-        mask[pixels] = True
-        self._masks[view] = mask
+            return None
+        if view not in self._masks:
+            bits = self._packed.pop(view, None)
+            new = torch.zeros(like.numel(), dtype=torch.bool, device=like.device)
+            self._masks[view] = new if bits is None else _unpacked(bits, like.numel())
+        self._masks.move_to_end(view)
+        return self._masks[view]
+
+    def pack(self) -> None:
         while len(self._masks) > self.keep_unpacked:
             oldest, bits = self._masks.popitem(last=False)
-            self._packed[oldest] = np.packbits(bits.cpu().numpy())
+            self._packed[oldest] = _packed(bits)
 
     def take(self, view: int, like: Tensor) -> Tensor:
         """The used pixels of a view, [H, W] bool, as the view is visited; the mask is forgotten."""
-        mask = self._get(view, like).reshape(like.shape)
+        mask = self.of(view, like)
         self.forget(view)
-        return mask
+        return torch.zeros_like(like, dtype=torch.bool) if mask is None else mask.reshape(like.shape)
 
     def forget(self, view: int) -> None:
         self._visited.add(view)
         self._masks.pop(view, None)
         self._packed.pop(view, None)
 
-    def _get(self, view: int, like: Tensor) -> Tensor:
-        if view in self._masks:
-            self._masks.move_to_end(view)
-            return self._masks[view]
-        if view in self._packed:
-            bits = np.unpackbits(self._packed.pop(view), count=like.numel()).astype(bool)
-            return torch.from_numpy(bits).to(like.device)
-        return torch.zeros(like.numel(), dtype=torch.bool, device=like.device)
+
+def _weights(device: torch.device) -> Tensor:
+    return torch.ones(8, dtype=torch.uint8, device=device) << torch.arange(8, device=device).to(torch.uint8)
+
+
+def _packed(mask: Tensor) -> Tensor:
+    """[N] bool -> [ceil(N / 8)] uint8."""
+    bits = torch.nn.functional.pad(mask.to(torch.uint8), (0, -len(mask) % 8)).reshape(-1, 8)
+    return (bits * _weights(mask.device)).sum(1, dtype=torch.uint8)
+
+
+def _unpacked(bits: Tensor, count: int) -> Tensor:
+    """[ceil(N / 8)] uint8 -> [N] bool."""
+    return ((bits[:, None] & _weights(bits.device)) != 0).flatten()[:count].clone()
 
 
 class VoxelFilter:

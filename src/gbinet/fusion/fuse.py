@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
+from gbinet import ops
 from gbinet.depthmap import DepthMap
-from gbinet.errors import (
-    FormatError,
-    GBiNetError,
-    InputError,
-    check_finite,
-    check_positive,
-    check_share,
-    flag,
-)
-from gbinet.formats.image import read_image, read_mask
+from gbinet.errors import GBiNetError, InputError, check_finite, check_positive, check_share, flag
 from gbinet.formats.ply import PlyWriter
-from gbinet.fusion.consistency import agree, strips
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
-from gbinet.fusion.photometric import trusted
+from gbinet.fusion.judging import Departure, Judged, judge_fast, judge_plainly
+from gbinet.fusion.loading import Loaded, Loader
+from gbinet.fusion.points import empty_cloud
+from gbinet.fusion.sources import DepthSource
 from gbinet.pointcloud import PointCloud
 from gbinet.progress import Progress
-from gbinet.scene import Scene, View
+from gbinet.scene import Scene
 from gbinet.scenes.neighbours import visiting_order
 
-log = logging.getLogger(__name__)
 MIN_CONFIDENCE = 0.1  # of depth maps whose weights say nothing else
+_WAITING = 2  # views whose points are on their way or being written, beside the one that is compared
 
 
 @dataclass(frozen=True)
 class FusionConfig:
     """What makes a depth trustworthy, and what becomes of it."""
 
-    min_confidence: float | None = (
-        None  # photometric filter: drop pixels with less; None = see `confidence_for`
-    )
+    # Photometric filter: drop pixels with less (maps without any: keep all); None = see `confidence_for`
+    min_confidence: float | None = None
     blank_confidence: float = 0.6  # the same where the photo has no texture (sky, blank walls)
     keep_burnt_out: bool = False  # pixels that are white in all channels show no surface: they are dropped
     max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
@@ -82,16 +74,6 @@ class FusionConfig:
         return float(stated) if isinstance(stated, int | float) and 0 <= stated <= 1 else MIN_CONFIDENCE
 
 
-class DepthSource(Protocol):
-    """Where depth maps come from: our files, somebody else's, or memory.
-
-    A map has any size; it covers the view's whole image.
-    """
-
-    def load(self, index: int) -> DepthMap | None:
-        """The depth map of view `index`, or None if it has none."""
-
-
 @dataclass(frozen=True)
 class FusedView:
     """What one view added to the cloud."""
@@ -99,6 +81,7 @@ class FusedView:
     index: int
     cloud: PointCloud  # its new points, on the CPU
     confirmed: DepthMap  # CPU: mean depth of the views that agree; 0 where a filter said no
+    depth_map: DepthMap  # as it was made, before any filter; wherever it lies
     photo: Tensor | None  # [H, W, 3] uint8, CPU, at the depth map's size; None where it cannot be read
     known: int  # pixels with a depth
     confident: int  # of these, past the photometric filter
@@ -132,173 +115,129 @@ def fuse(
 ) -> FusionResult:
     """Fuse all depth maps of a scene into the PLY file `path`; points are written as they come.
 
-    `on_view` sees every view's share (for pictures and numbers).
+    A thread writes while the next views are compared. There `on_view` sees every view's share, one after the
+    other (for pictures and numbers).
     """
     config = config or FusionConfig()
-    lonely, views = [], 0
-    with PlyWriter(path) as writer:
+    lonely, views = list[str](), 0
+    with PlyWriter(path) as writer, ThreadPoolExecutor(1, "fusion-write") as worker:
         writer.append(empty_cloud(_position_type(scene)))
-        for done, view in enumerate(fuse_views(scene, depths, config, device)):
+
+        def complete(finish: Callable[[], FusedView]) -> tuple[int, int]:
+            """View and sources that it needed: all that is left of it when its points are in the file."""
+            view = finish()
             writer.append(view.cloud)
-            views += 1
-            if view.needed < config.min_views:
-                lonely.append(scene.views[view.index].name)
             if on_view:
                 on_view(view)
+            return view.index, view.needed
+
+        def settled(work: Future[tuple[int, int]]) -> None:
+            nonlocal views
+            index, needed = work.result()
+            views += 1
+            if needed < config.min_views:
+                lonely.append(scene.views[index].name)
             if progress:
-                progress(done + 1, len(scene.views), f"{writer.count:,} points")
-            del view  # its points are in the file
+                progress(views, len(scene.views), f"{writer.count:,} points")
+
+        waiting = deque[Future[tuple[int, int]]]()
+        try:
+            for finish in begin_views(scene, depths, config, device):
+                waiting.append(worker.submit(complete, finish))
+                if len(waiting) > _WAITING:
+                    settled(waiting.popleft())
+            while waiting:
+                settled(waiting.popleft())
+        except BaseException:
+            worker.shutdown(cancel_futures=True)
+            raise
         count = writer.count
         if views == 0:
             raise GBiNetError(f"there is no depth map to fuse in {scene.name}: estimate depth first")
-    warnings = []
+    return FusionResult(count, views, tuple(_doubts(count, views, lonely, config.min_views)))
+
+
+def _doubts(points: int, views: int, lonely: list[str], min_views: int) -> Iterator[str]:
+    """What a user should know about the cloud. `lonely`: views that few others confirm."""
     if lonely:
         shown = ", ".join(lonely[:5]) + (", ..." if len(lonely) > 5 else "")
-        warnings.append(
-            f"few photos see what {len(lonely)} of {views} views see, so fewer than {config.min_views} "
+        yield (
+            f"few photos see what {len(lonely)} of {views} views see, so fewer than {min_views} "
             f"others had to agree on their points, which are less reliable ({shown}); "
             "--strict-views insists on all of them"
         )
-    if count == 0:
-        warnings.append(
+    if points == 0:
+        yield (
             "no point passed the filters: lower --min-confidence or --min-views, or raise --max-reprojection"
         )
-    return FusionResult(count, views, tuple(warnings))
 
 
 def fuse_views(
     scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device | str = "cpu"
 ) -> Iterator[FusedView]:
     """The points that each view adds, neighbours after each other; holds a handful of depth maps."""
+    for finish in begin_views(scene, depths, config, device):
+        yield finish()
+
+
+def begin_views(
+    scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device | str = "cpu"
+) -> Iterator[Callable[[], FusedView]]:
+    """The same, while the points of a view may still be on their way from the device.
+
+    Each item waits for them. Call all of them, in this order, in whichever thread.
+    """
+    device = torch.device(device)
     neighbours = [view.best_sources(config.max_sources) for view in scene.views]
-    load = lru_cache(maxsize=config.cached_maps)(lambda i: _load(scene.views[i], depths, i, config, device))
+    order = visiting_order(neighbours)
     used = UsedPixels(keep_unpacked=config.cached_maps)
-    voxels: VoxelFilter | None = None
+    finisher = _Finisher(config, device)
     position_type = _position_type(scene)
-    for index in visiting_order(neighbours):
-        loaded = load(index)
-        if loaded is None:
-            used.forget(index)
-            continue
-        reference = loaded.depth_map
-        sources = [(i, found.depth_map) for i in neighbours[index] if (found := load(i)) is not None]
-        verdict = agree(
-            reference,
-            [depth_map for _, depth_map in sources],
-            max_distance=config.max_reprojection,
-            max_relative_depth=config.max_relative_depth,
-            min_sources=config.min_views,
-            dynamic=config.dynamic,
-            strict=config.strict_views,
-        )
-        fresh = verdict.consistent
-        if config.duplicates == "used-pixel":
-            fresh = fresh & ~used.take(index, fresh)
-            for number, (i, source) in enumerate(sources):
-                hit = verdict.source_pixels[number][fresh]
-                used.mark(i, source.depth, hit[hit >= 0].long())
-        averaged = DepthMap(verdict.depth, reference.camera, reference.confidence)
-        cloud = _points(loaded.photo, averaged, fresh, verdict.num_views, position_type)
-        if config.duplicates == "voxel":
-            voxels = voxels or VoxelFilter(config.voxel_size or _footprint(reference, fresh))
-            cloud = cloud[voxels.first_in_cell(cloud.xyz)]
-        if config.box is not None:
-            low, high = torch.tensor(config.box, dtype=cloud.xyz.dtype).reshape(2, 3)
+    judge = judge_fast if ops.usable(torch.empty(0, device=device)) else judge_plainly
+    with Loader(scene, depths, config, device) as loader:
+        for position, index in enumerate(order):
+            loader.read_ahead([index, *neighbours[index]])
+            loaded = loader.get(index)
+            if loaded is None:
+                used.forget(index)
+                continue
+            found = [(i, loader.get(i)) for i in neighbours[index]]
+            sources = [(i, one.depth_map) for i, one in found if one is not None]
+            for following in order[position + 1 : position + 3]:
+                loader.read_ahead([following, *neighbours[following]])
+            judged = judge(loaded, sources, used, config, index, position_type)
+            yield partial(finisher, index, loaded, judged, len(sources))
+            del loaded, found, sources, judged  # before the next view's are made
+
+
+class _Finisher:
+    """Brings a view's share to the CPU. What depends on all points so far happens here, view after view."""
+
+    def __init__(self, config: FusionConfig, device: torch.device) -> None:
+        self.config = config
+        self.voxels: VoxelFilter | None = None
+        self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def __call__(self, index: int, loaded: Loaded, judged: Judged, asked: int) -> FusedView:
+        with torch.cuda.stream(self.stream):  # the same for all threads: nothing is overtaken
+            count, known, confident, needed = judged.counts.arrived()[0].tolist()
+            columns = [getattr(judged.cloud, f.name)[:count] for f in fields(PointCloud)]
+            photo = [] if loaded.photo is None else [loaded.photo]
+            *parts, confirmed = Departure(*columns, *photo, judged.confirmed.depth).arrived()
+            cloud = PointCloud(*parts[: len(columns)])
+            cloud = self._chosen(cloud, loaded.depth_map, judged.fresh)
+        shown = None if loaded.photo is None else parts[-1]
+        kept = DepthMap(confirmed, judged.confirmed.camera)
+        return FusedView(index, cloud, kept, loaded.whole, shown, known, confident, asked, needed)
+
+    def _chosen(self, cloud: PointCloud, reference: DepthMap, fresh: Tensor) -> PointCloud:
+        if self.config.duplicates == "voxel":
+            self.voxels = self.voxels or VoxelFilter(self.config.voxel_size or _footprint(reference, fresh))
+            cloud = cloud[self.voxels.first_in_cell(cloud.xyz)]
+        if self.config.box is not None:
+            low, high = torch.tensor(self.config.box, dtype=cloud.xyz.dtype).reshape(2, 3)
             cloud = cloud[((cloud.xyz >= low) & (cloud.xyz <= high)).all(-1)]
-        confirmed = DepthMap(torch.where(verdict.consistent, verdict.depth, 0).cpu(), reference.camera)
-        confident = int(reference.valid.sum())
-        yield FusedView(
-            index, cloud, confirmed, loaded.photo, loaded.known, confident, len(sources), verdict.min_sources
-        )
-        del verdict, fresh, averaged, cloud, confirmed  # before the next view's are made
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    depth_map: DepthMap  # without what the mask and the photometric filter rule out
-    photo: Tensor | None  # [H, W, 3] uint8, CPU
-    known: int  # pixels that had a depth before
-
-
-def _load(
-    view: View, depths: DepthSource, index: int, config: FusionConfig, device: torch.device | str
-) -> _Loaded | None:
-    try:
-        found = depths.load(index)
-    except FormatError as error:
-        log.warning("%s; the view is left out", error)
-        return None
-    if found is None:
-        return None
-    keep = found.valid.to(device)
-    depth = found.depth.to(device, torch.float32)
-    if view.mask_path is not None:
-        size = (found.camera.width, found.camera.height)
-        keep &= torch.from_numpy(read_mask(view.mask_path, size)).to(device)
-    known = int(keep.sum())
-    photo = _photo(view, *depth.shape)
-    confidence = None if found.confidence is None else found.confidence.to(device, torch.float32)
-    if confidence is not None:
-        here = None if photo is None else photo.to(device)
-        least = config.confidence_for(found.made_by)
-        keep &= trusted(confidence, here, least, config.blank_confidence, config.keep_burnt_out)
-    return _Loaded(DepthMap(torch.where(keep, depth, 0), found.camera, confidence), photo, known)
-
-
-def _points(
-    photo: Tensor | None, depth_map: DepthMap, select: Tensor, num_views: Tensor, position_type: torch.dtype
-) -> PointCloud:
-    """The selected pixels as a cloud on the CPU."""
-    camera = depth_map.camera.to("cpu", torch.float64)
-    chosen = select.cpu()
-    xyz = camera.unproject(camera.pixel_grid()[chosen], depth_map.depth.cpu()[chosen].double())
-    confidence = torch.ones_like(depth_map.depth) if depth_map.confidence is None else depth_map.confidence
-    return PointCloud(
-        xyz=xyz.to(position_type),
-        rgb=colours(photo, depth_map.depth)[chosen],
-        normals=_normals(depth_map)[select].cpu(),
-        confidence=confidence[select].cpu(),
-        num_views=num_views[select].clamp(max=255).to(torch.uint8).cpu(),
-    )
-
-
-def _normals(depth_map: DepthMap, radius: int = 2) -> Tensor:
-    """Normals of the whole map, [H, W, 3], computed strip by strip; strips overlap by the window's radius."""
-    height, width = depth_map.depth.shape
-    parts = []
-    for rows, _ in strips(depth_map):
-        top, bottom = max(0, rows.start - radius), min(height, rows.stop + radius)
-        camera = depth_map.camera.cropped(0, top, width, bottom - top)
-        piece = DepthMap(depth_map.depth[top:bottom], camera).normals(radius)
-        parts.append(piece[rows.start - top : rows.stop - top])
-    return torch.cat(parts)
-
-
-def empty_cloud(position_type: torch.dtype = torch.float32) -> PointCloud:
-    """No points, all columns: what fusion writes has these columns whatever happens."""
-    return PointCloud(
-        xyz=torch.zeros(0, 3, dtype=position_type),
-        rgb=torch.zeros(0, 3, dtype=torch.uint8),
-        normals=torch.zeros(0, 3),
-        confidence=torch.zeros(0),
-        num_views=torch.zeros(0, dtype=torch.uint8),
-    )
-
-
-def colours(photo: Tensor | None, depth: Tensor) -> Tensor:
-    """[H, W, 3] uint8: the photo, or grey where it cannot be read."""
-    return torch.full((*depth.shape, 3), 128, dtype=torch.uint8) if photo is None else photo
-
-
-def _photo(view: View, height: int, width: int) -> Tensor | None:
-    """The photo at the depth map's size, [H, W, 3] uint8."""
-    try:
-        pixels = read_image(view.image_path)
-    except GBiNetError as error:
-        log.warning("%s; its points are grey", error)
-        return None
-    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX)
-    return torch.from_numpy(np.array(resized))
+        return cloud
 
 
 def _footprint(reference: DepthMap, select: Tensor) -> float:

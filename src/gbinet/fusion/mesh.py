@@ -10,7 +10,9 @@ import torch
 
 from gbinet.errors import GBiNetError, check_positive
 from gbinet.formats.atomic import atomic_path
-from gbinet.fusion.fuse import DepthSource, FusedView, FusionConfig, colours
+from gbinet.fusion.fuse import FusedView, FusionConfig
+from gbinet.fusion.points import colours
+from gbinet.fusion.sources import DepthSource
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -32,8 +32,8 @@ from gbinet.inference.device import (
 )
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.finished import Finished
-from gbinet.inference.graphs import Replaying
-from gbinet.inference.prepare import is_packed, prepare
+from gbinet.inference.graphs import Replaying, made_ready
+from gbinet.inference.prepare import is_packed
 from gbinet.model.gbinet import GBiNet
 from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 # kernels, which hold fewer volumes at once (6 bins: 440; docs/performance.md). Half of it in half precision.
 _SEARCH_BYTES = 700 / 4
 _FUSED_SEARCH_BYTES = 320 / 4
-
-GRAPHS = 8  # kinds of depth maps that are recorded as CUDA graphs
 
 
 @dataclass(frozen=True)
@@ -95,14 +93,27 @@ class DepthRun:
     precision: str = ""
 
 
+class Keeper(Protocol):
+    """Who wants to have depth maps and photos without reading them back. All lie on the computing device."""
+
+    def keep_map(self, index: int, depth_map: DepthMap) -> None: ...
+
+    def keep_photo(self, index: int, photo: Tensor) -> None:
+        """[H, W, 3] uint8, at the size of the view's depth map."""
+
+    def clear(self) -> None:
+        """Memory is needed: hold nothing, now and later."""
+
+
 def estimate_depths(
     scene: Scene,
     model: GBiNet | Replaying,
-    out: Path,
+    out: str | Path,
     config: DepthConfig | None = None,
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
+    keeper: Keeper | None = None,
 ) -> DepthRun:
     """Write a depth map for every view of a scene.
 
@@ -116,23 +127,22 @@ def estimate_depths(
         config: Image size, views per depth map, device, memory.
         overwrite: Replace depth maps that were made with other settings, which are an error otherwise.
         progress: Called with (done, total, what).
+        keeper: May keep what was just computed in memory, for fusion.
 
     Returns:
         Which views were computed, kept and left out, with warnings and times.
 
     Raises:
         SceneError: If the scene has fewer than two photos.
-        InputError: If the folder holds depth maps of other settings.
 
     Example:
-        >>> from pathlib import Path
         >>> import gbinet
         >>> scene, model = gbinet.load_scene("my-scene"), gbinet.GBiNet.from_pretrained()
-        >>> run = gbinet.estimate_depths(scene, model, Path("depths"))
+        >>> run = gbinet.estimate_depths(scene, model, "depths")
         >>> len(run.computed), len(run.failed)
         (5, 0)
     """
-    config = config or DepthConfig()
+    out, config = Path(out), config or DepthConfig()
     if len(scene.views) < 2:
         raise SceneError(f"{scene.root}: depth needs at least 2 photos, this scene has {len(scene.views)}")
     with locked(out):
@@ -140,7 +150,8 @@ def estimate_depths(
         finished = Finished(out, scene, model, config)
         try:
             finished.check(overwrite)
-            return _Worker(scene, model, config, DepthFolder(scene, out), finished).run(progress)
+            worker = _Worker(scene, model, config, DepthFolder(scene, out), finished, keeper)
+            return worker.run(progress)
         except BaseException:
             finished.give_up()
             raise
@@ -160,11 +171,13 @@ class _Worker:
         config: DepthConfig,
         folder: DepthFolder,
         finished: Finished,
+        keeper: Keeper | None,
     ) -> None:
         self.scene, self.config, self.folder, self.finished = scene, config, folder, finished
+        self.keeper = keeper
         self.device = pick_device(config.device)
         self.dtype = pick_precision(config.precision, self.device)
-        self.model = _ready(model, self.device, self.dtype, config.max_memory)
+        self.model = made_ready(model, self.device, self.dtype, config.max_memory)
         self.result = DepthRun(device=str(self.device), precision=str(self.dtype).removeprefix("torch."))
         self.result.warnings += finished.notes
         self.tile = self._first_tile()
@@ -175,7 +188,7 @@ class _Worker:
         self.broken: dict[int, str] = {}  # views whose image cannot be read
         # Beside a network on the CPU one reader keeps up, and only one large photo is unpacked at a time.
         self.reader = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "read")
-        self.writer = ThreadPoolExecutor(1, "write")
+        self.writer = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "write")
 
     # ---- the loop ----
 
@@ -197,8 +210,10 @@ class _Worker:
                 depth_map = self._one(index)
                 done += 1
                 if depth_map is not None:
+                    if self.keeper is not None:
+                        self.keeper.keep_map(index, depth_map)
                     writes.append(self.writer.submit(self._write, index, depth_map))
-                while len(writes) > 4 or (writes and writes[0].done()):
+                while len(writes) > 6 or (writes and writes[0].done()):
                     writes.pop(0).result()  # raises what writing raised
                 if progress:
                     progress(done, len(order), self.scene.views[index].name)
@@ -279,6 +294,8 @@ class _Worker:
     def _encode(self, index: int) -> tiles.Features:
         self._read_ahead(index)
         pixels = self.images.pop(index).result().to(self.device)  # [H, W, 3]
+        if self.keeper is not None:
+            self.keeper.keep_photo(index, pixels)
         image = (pixels.permute(2, 0, 1) / 255).to(self.dtype)
         return self._within_memory(lambda tile: tiles.encode(self.model, image, tile))
 
@@ -289,7 +306,7 @@ class _Worker:
         depth, confidence = self._within_memory(
             lambda tile: tiles.search(self.model, features, cameras, bounds, tile, self.config.stages)
         )
-        return DepthMap(depth.cpu(), cameras[0], confidence.cpu())
+        return DepthMap(depth, cameras[0], confidence)  # leaves the device when it is written
 
     def _write(self, index: int, depth_map: DepthMap) -> Path:
         path = self.folder.path(index)
@@ -333,6 +350,8 @@ class _Worker:
         if isinstance(self.model, Replaying):
             self.model.graphs.give_up()
         self.cache.clear()
+        if self.keeper is not None:
+            self.keeper.clear()
         give_back_memory(self.device)
 
     def _first_tile(self) -> int | None:
@@ -378,16 +397,3 @@ def working_size(camera: Camera, max_size: int) -> tuple[int, int]:
     """Width and height that a photo is searched at."""
     factor = min(1.0, max_size / max(camera.width, camera.height))
     return max(8, round(camera.width * factor)), max(8, round(camera.height * factor))
-
-
-def _ready(
-    model: GBiNet | Replaying, device: torch.device, dtype: torch.dtype, max_memory: float | None
-) -> GBiNet | Replaying:
-    """The network made ready, unless it is or is another kind of network, with CUDA graphs.
-
-    A scene has many views of few kinds (one or two sizes, some numbers of first bins), for which CUDA graphs
-    pay, unless memory counts more.
-    """
-    if type(model) is not GBiNet or model.ready:
-        return model
-    return Replaying(prepare(model, device, dtype), GRAPHS if max_memory is None else 0)

@@ -9,14 +9,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import write_json
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind, open3d
+from gbinet.fusion.sources import MAX_BYTES, DepthSource, RecentMaps
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
+from gbinet.pipeline.kernels import prepare_kernels, preparing_beside
 from gbinet.pipeline.opening import open_scene, step_of
 from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
@@ -143,10 +147,16 @@ def _run(
     settings = preset(config) if isinstance(config, str) else config
     if settings.mesh is not None:
         open3d()  # missing, it is said now, not after hours
-    found, notes, posed = open_scene(scene, out, settings, progress)
     network = model or GBiNet.from_pretrained()
     least = settings.fusion.confidence_for(maker(network).to_dict())
     settings = replace(settings, fusion=replace(settings.fusion, min_confidence=least))
+    with preparing_beside(scene, network, settings):
+        found, notes, posed = open_scene(scene, out, settings, progress)
+    times = {"opening": time.perf_counter() - began}
+    prepare_kernels(found, network, settings, progress)
+    times["kernels"] = time.perf_counter() - began - times["opening"]
+    device = pick_device(settings.depth.device)
+    recent = RecentMaps(DepthFolder(found, out / "depth"), _room(device, settings.depth))
     depth_run = estimate_depths(
         found,
         network,
@@ -154,8 +164,9 @@ def _run(
         settings.depth,
         overwrite=overwrite,
         progress=step_of(progress, "depth"),
+        keeper=recent,
     )
-    shown = ShownViews(found, DepthFolder(found, out / "depth"))
+    shown = ShownViews(found, recent)
     if settings.mesh is not None:
         shown.mesher = Mesher(found, shown.depths, settings.mesh, settings.fusion, settings.mesh_voxel)
     fusing = time.perf_counter()
@@ -164,13 +175,16 @@ def _run(
         shown.depths,
         out / "cloud.ply",
         settings.fusion,
-        device=pick_device(settings.depth.device),
+        device=device,
         progress=step_of(progress, "fusion"),
         on_view=shown.add,
     )
-    times = {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
+    times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
     if posed is not None and posed.outcome is not None:
-        times = {"poses": posed.outcome.total_seconds, **times}
+        times |= {
+            "poses": posed.outcome.total_seconds,
+            "opening": times["opening"] - posed.outcome.total_seconds,
+        }
     notes += shown.doubts()
     extras = _extras(shown, out, settings, notes)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
@@ -184,6 +198,13 @@ def _run(
     return Reconstruction(
         out, found, out / "cloud.ply", report, result.points, depth_run, seconds, warnings, extras, posed
     )
+
+
+def _room(device: torch.device, config: DepthConfig) -> int:
+    """Bytes of a GPU's memory that new maps may fill until they are fused; for a CPU, files are as good."""
+    if device.type != "cuda" or config.max_memory is not None:
+        return 0
+    return min(MAX_BYTES, torch.cuda.mem_get_info(device)[0] // 8)
 
 
 def preset(name: str) -> ReconstructConfig:
@@ -209,7 +230,7 @@ def _extras(shown: ShownViews, out: Path, config: ReconstructConfig, notes: list
     return tuple(written)
 
 
-def export(scene: Scene, depths: DepthFolder, out: Path, program: ExportKind) -> Path:
+def export(scene: Scene, depths: DepthSource, out: Path, program: ExportKind) -> Path:
     """The scene with its new depth maps (and cloud) as another program reads it, in out/export/<program>."""
     from gbinet.scenes.kinds import write_scene, writers
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,27 +16,38 @@ import torch
 from gbinet import __version__
 from gbinet.fusion.fuse import FusedView, FusionResult
 from gbinet.fusion.mesh import Mesher
+from gbinet.fusion.sources import DepthSource
 from gbinet.inference.device import peak_memory_mib
 from gbinet.inference.predictor import DepthRun
 from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
 from gbinet.scene import Scene
-from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.scenes.sfm.pose import PosedPhotos
-from gbinet.viewer.report import Report, ViewCard, view_card
+from gbinet.viewer.report import Report, ViewCard, shown_every, view_card
 from gbinet.viewer.report_cloud import CloudSample
+
+_UNPAINTED = 8  # views whose pictures are being made
 
 
 class ShownViews:
-    """Collects pictures, numbers, a share of the points and a mesh while fusion goes by."""
+    """Collects pictures, numbers, a share of the points and a mesh while fusion goes by.
 
-    def __init__(self, scene: Scene, depths: DepthFolder) -> None:
+    Pictures are made by threads beside it.
+    """
+
+    def __init__(self, scene: Scene, depths: DepthSource) -> None:
         self.scene = scene
         self.depths = depths
         self.sample = CloudSample()
         self.mesher: Mesher | None = None
-        self.cards: dict[int, ViewCard] = {}
         self.shares: dict[str, dict[str, float]] = {}  # view name -> known, confident, kept
+        self._cards: dict[int, Future[ViewCard]] = {}
+        self._painters = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "pictures")
+
+    def cards(self) -> list[ViewCard]:
+        """The views that the report shows, in the scene's order; no view may follow."""
+        self._painters.shutdown()
+        return [self._cards[index].result() for index in sorted(self._cards)]
 
     def doubts(self) -> list[str]:
         """What the numbers say against the result."""
@@ -50,9 +63,7 @@ class ShownViews:
         self.sample.add(fused.cloud)
         if self.mesher is not None:
             self.mesher.add(fused)
-        view, depth_map = self.scene.views[fused.index], self.depths.load(fused.index)
-        if depth_map is None:
-            return
+        view, depth_map = self.scene.views[fused.index], fused.depth_map
         pixels = depth_map.depth.numel()
         kept = int(fused.consistent.sum())
         self.shares[view.name] = {
@@ -67,7 +78,11 @@ class ShownViews:
             f"confident {fused.confident / pixels:.0%} · kept {kept / pixels:.0%} · "
             f"{len(fused.cloud):,} new points · {fused.asked} neighbours"
         )
-        self.cards[fused.index] = view_card(view.name, photo, depth_map, fused.consistent, facts)
+        if fused.index % shown_every(len(self.scene.views)) == 0:
+            work = self._painters.submit(view_card, view.name, photo, depth_map, fused.consistent, facts)
+            self._cards[fused.index] = work
+            for earlier in list(self._cards.values())[-1 - _UNPAINTED : -_UNPAINTED]:
+                earlier.result()  # maps that wait to be painted take memory
 
 
 def report_of(
@@ -111,7 +126,8 @@ def report_of(
         warnings=warnings,
         cloud=shown.sample.cloud,
         scene=scene,
-        views=[shown.cards[i] for i in sorted(shown.cards)],
+        views=shown.cards(),
+        every=shown_every(len(scene.views)),
         tables=tables,
     )
 

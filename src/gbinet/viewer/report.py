@@ -50,13 +50,14 @@ class Report:
     cloud: PointCloud | None = None  # thinned
     scene: Scene | None = None  # for the cameras
     views: Sequence[ViewCard] = ()
+    every: int = 1  # of all views, each n-th is among them
     tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
 def write_report(path: Path, report: Report) -> Path:
     numbers = "".join(page.number(k, v) for k, v in report.numbers)
     parts = [f'<dl class="numbers">{numbers}</dl>', page.warnings(report.warnings)]
-    views = _views_section(report.views, report.scene) if report.views else ""
+    views = _views_section(report.views, report.every, report.scene) if report.views else ""
     tables = ""
     if report.tables:
         inside = "".join(page.table(title, values) for title, values in report.tables.items())
@@ -98,16 +99,19 @@ def view_card(name: str, photo: Pixels | None, depth_map: DepthMap, kept: Tensor
     return ViewCard(name, facts, pictures, shown_depths(depth))
 
 
-def _views_section(views: Sequence[ViewCard], scene: Scene | None) -> str:
-    every = max(1, math.ceil(len(views) / _MAX_VIEWS))
+def shown_every(views: int) -> int:
+    """Of so many views, each n-th has a place in the report."""
+    return max(1, math.ceil(views / _MAX_VIEWS))
+
+
+def _views_section(views: Sequence[ViewCard], every: int, scene: Scene | None) -> str:
     numbers = {} if scene is None else {view.name: i for i, view in enumerate(scene.views)}
     cards = []
-    for index, view in list(enumerate(views))[::every]:
+    for index, view in enumerate(views):
         pictures = [page.picture(p, kind, view.name) for p, kind in zip(view.pictures, KINDS, strict=True)]
         camera = numbers.get(view.name)
         cards.append(page.view(_card_id(index), view.name, view.facts, pictures, view.depths, camera))
-    some = "" if every == 1 else f" Every {every}th of {len(views)} views is shown."
-    return page.views(cards, some, KINDS)
+    return page.views(cards, "" if every == 1 else f" Every {every}th view is shown.", KINDS)
 
 
 def _card_id(index: int) -> str:

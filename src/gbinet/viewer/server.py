@@ -13,7 +13,7 @@ from PIL import Image
 from gbinet.errors import GBiNetError
 from gbinet.formats.colmap import quaternion
 from gbinet.formats.image import read_image
-from gbinet.fusion.fuse import DepthSource
+from gbinet.fusion.sources import DepthSource
 from gbinet.names import shown
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene

@@ -1,0 +1,159 @@
+"""What one view adds to the cloud: its verdict, its used pixels, its points. A plain way and a fast one.
+
+Nothing here waits for the device in the fast way: numbers and points leave it when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gbinet.camera import Camera, inverse_3x3
+from gbinet.depthmap import DepthMap
+from gbinet.fusion.consistency import agree, enough_sources, transfer
+from gbinet.fusion.duplicates import UsedPixels
+from gbinet.fusion.loading import Loaded, moved
+from gbinet.fusion.points import colours, points_of
+from gbinet.pointcloud import PointCloud
+
+if TYPE_CHECKING:
+    from gbinet.fusion.fuse import FusionConfig
+
+
+class Departure:
+    """Tensors on their way from the device to the host. Pinned memory and an event, where it is CUDA."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self._tensors = [t.to("cpu", non_blocking=t.is_cuda) for t in tensors]  # CUDA: to pinned memory
+        streams = {torch.cuda.current_stream(t.device) for t in tensors if t.is_cuda}
+        self._events = [stream.record_event() for stream in streams]
+
+    def arrived(self) -> list[Tensor]:
+        """The tensors on the CPU, as soon as they are there."""
+        for event in self._events:
+            event.synchronize()
+        return self._tensors
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One view's share, still on the device."""
+
+    counts: Departure  # int64 [4]: new points, pixels with a depth, of these confident, sources needed
+    cloud: PointCloud  # its first rows are the new points; how many, `counts` says
+    confirmed: DepthMap  # mean depth of the views that agree; 0 where a filter said no
+    fresh: Tensor  # [H, W] bool: pixels that became points
+
+
+def judge_plainly(
+    loaded: Loaded,
+    sources: Sequence[tuple[int, DepthMap]],
+    used: UsedPixels,
+    config: FusionConfig,
+    index: int,
+    position_type: torch.dtype,
+) -> Judged:
+    """The reference: one operation after the other, one source after the other."""
+    reference = loaded.depth_map
+    verdict = agree(
+        reference,
+        [depth_map for _, depth_map in sources],
+        max_distance=config.max_reprojection,
+        max_relative_depth=config.max_relative_depth,
+        min_sources=config.min_views,
+        dynamic=config.dynamic,
+        strict=config.strict_views,
+    )
+    fresh = verdict.consistent
+    if config.duplicates == "used-pixel":
+        fresh = fresh & ~used.take(index, fresh)
+        for number, (i, source) in enumerate(sources):
+            hit = verdict.source_pixels[number][fresh]
+            used.mark(i, source.depth, hit[hit >= 0].long())
+    averaged = DepthMap(verdict.depth, reference.camera, reference.confidence)
+    cloud = points_of(loaded.photo, averaged, fresh, verdict.num_views, position_type)
+    confirmed = DepthMap(torch.where(verdict.consistent, verdict.depth, 0), reference.camera)
+    return Judged(_counts(fresh.sum(), loaded, verdict.min_sources), cloud, confirmed, fresh)
+
+
+def judge_fast(
+    loaded: Loaded,
+    sources: Sequence[tuple[int, DepthMap]],
+    used: UsedPixels,
+    config: FusionConfig,
+    index: int,
+    position_type: torch.dtype,
+) -> Judged:
+    """The same in three kernels."""
+    from gbinet.fusion import consistency_triton as kernels
+
+    reference = loaded.depth_map
+    depth, device = reference.depth.contiguous(), reference.depth.device
+    marking = config.duplicates == "used-pixel"
+    taken = used.take(index, depth) if marking else torch.zeros_like(depth, dtype=torch.bool)
+    masks = [used.of(i, source.depth) if marking else None for i, source in sources]
+    maps = [source.depth.contiguous() for _, source in sources]
+    rows = kernels.room(len(sources))
+    numbers = torch.zeros(rows, kernels.NUMBERS)
+    addresses = torch.zeros(rows, 2, dtype=torch.int64)
+    for row, (_, source) in enumerate(sources):
+        numbers[row] = torch.tensor(_numbers(reference.camera, source.camera))
+        mask = masks[row]
+        addresses[row] = torch.tensor([maps[row].data_ptr(), 0 if mask is None else mask.data_ptr()])
+    numbers = moved(numbers, device)
+    needed = torch.full((), config.min_views, device=device)
+    if not config.strict_views:
+        needed = enough_sources(config.min_views, kernels.in_sight(depth, numbers, len(sources)))
+    mean, confirmed, views, fresh = kernels.agree(
+        depth,
+        taken,
+        numbers,
+        moved(addresses, device),
+        len(sources),
+        needed,
+        config.max_reprojection,
+        config.max_relative_depth,
+        config.dynamic,
+    )
+    used.pack()
+    confidence = torch.ones_like(depth) if reference.confidence is None else reference.confidence
+    photo, camera = colours(loaded.photo, depth), moved(_pinhole(reference.camera), device)
+    count, columns = kernels.points(
+        mean, fresh, photo.contiguous(), confidence.contiguous(), views, camera, position_type
+    )
+    cloud = PointCloud(*columns)
+    kept = DepthMap(confirmed, reference.camera)
+    return Judged(_counts(count, loaded, needed), cloud, kept, fresh.view(torch.bool))
+
+
+def rehearse(config: FusionConfig, device: torch.device) -> None:
+    """Call judge_fast once, on two tiny maps: who compiles kernels learns which they are."""
+    camera = Camera(torch.eye(3), torch.eye(4), 8, 8)
+    ones = torch.ones(8, 8, device=device)
+    one = DepthMap(ones, camera, ones)
+    photo = torch.zeros(8, 8, 3, dtype=torch.uint8, device=device)
+    judge_fast(
+        Loaded(one, one, photo, ones.long().sum()), [(1, one)], UsedPixels(2), config, 0, torch.float32
+    )
+
+
+def _counts(points: Tensor, loaded: Loaded, needed: Tensor) -> Departure:
+    return Departure(torch.stack([points, loaded.known, loaded.depth_map.valid.sum(), needed]))
+
+
+def _numbers(reference: Camera, source: Camera) -> list[float]:
+    """There, back, and the size of the source's map: a row for the kernels."""
+    there, back = transfer(reference, source), transfer(source, reference)
+    flat = [value for matrix, vector in (there, back) for row in (*matrix, vector) for value in row]
+    return [*flat, float(source.width), float(source.height)]
+
+
+def _pinhole(camera: Camera) -> Tensor:
+    """[30] float64: inverse of K, rotation, translation, K."""
+    one = camera.to("cpu", torch.float64)
+    pose = one.cam_from_world
+    return torch.cat([inverse_3x3(one.K).flatten(), pose[:3, :3].flatten(), pose[:3, 3], one.K.flatten()])

@@ -1,0 +1,137 @@
+"""Depth maps with their photos, as fusion needs them: read ahead by threads, filtered on the device."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gbinet.depthmap import DepthMap
+from gbinet.errors import FormatError, GBiNetError
+from gbinet.formats.image import read_image, read_mask
+from gbinet.fusion.photometric import trusted
+from gbinet.fusion.sources import DepthSource, RecentMaps
+from gbinet.scene import Scene, View
+
+if TYPE_CHECKING:
+    from gbinet.fusion.fuse import FusionConfig
+
+log = logging.getLogger(__name__)
+_READERS = {"cpu": 1, "cuda": 8}  # threads; a device that computes elsewhere leaves all cores to them
+_AHEAD = 8  # views that are read before they are asked for, at most
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One view on the device that fuses."""
+
+    whole: DepthMap  # as it was made, wherever it lies
+    depth_map: DepthMap  # without what the mask and the photometric filter rule out
+    photo: Tensor | None  # [H, W, 3] uint8 at the map's size; None where it cannot be read
+    known: Tensor  # int64: pixels that had a depth before
+
+
+@dataclass(frozen=True)
+class _Read:
+    depth_map: DepthMap
+    mask: Tensor | None  # [H, W] bool
+    photo: Tensor | None  # [H, W, 3] uint8
+
+
+class Loader:
+    """Views in the order of a walk; the last `config.cached_maps` are held."""
+
+    def __init__(self, scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device) -> None:
+        self.scene, self.depths, self.config, self.device = scene, depths, config, device
+        self._held: OrderedDict[int, Loaded | None] = OrderedDict()
+        self._coming: dict[int, Future[_Read | None]] = {}
+        self._readers = ThreadPoolExecutor(_READERS.get(device.type, 1), "fusion-read")
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._readers.shutdown(cancel_futures=True)
+
+    def read_ahead(self, wanted: Sequence[int]) -> None:
+        """Begin to read those that are not there yet."""
+        for index in wanted:
+            if len(self._coming) < _AHEAD and index not in self._held:
+                self._ask(index)
+
+    def get(self, index: int) -> Loaded | None:
+        """A view, or None if it has no depth map."""
+        if index in self._held:
+            self._held.move_to_end(index)
+            return self._held[index]
+        self._ask(index)
+        read = self._coming.pop(index).result()
+        loaded = None if read is None else self._filtered(read)
+        self._held[index] = loaded
+        if len(self._held) > self.config.cached_maps:
+            self._held.popitem(last=False)
+        return loaded
+
+    def _ask(self, index: int) -> None:
+        if index not in self._coming:
+            self._coming[index] = self._readers.submit(self._read, index)
+
+    def _read(self, index: int) -> _Read | None:
+        view = self.scene.views[index]
+        try:
+            found = self.depths.load(index)
+        except FormatError as error:
+            log.warning("%s; the view is left out", error)
+            return None
+        if found is None:
+            return None
+        height, width = found.depth.shape
+        mask = None
+        if view.mask_path is not None:
+            mask = torch.from_numpy(read_mask(view.mask_path, (width, height)))
+        photo = self.depths.photo(index) if isinstance(self.depths, RecentMaps) else None
+        return _Read(found, mask, _photo(view, height, width) if photo is None else photo)
+
+    def _filtered(self, read: _Read) -> Loaded:
+        found, config = read.depth_map, self.config
+        depth = moved(found.depth.to(torch.float32), self.device)
+        keep = (depth > 0) & torch.isfinite(depth)
+        if read.mask is not None:
+            keep &= moved(read.mask, self.device)
+        known = keep.sum()
+        photo = None if read.photo is None else moved(read.photo, self.device)
+        confidence = None
+        if found.confidence is not None:
+            confidence = moved(found.confidence.to(torch.float32), self.device)
+            least = config.confidence_for(found.made_by)
+            keep &= trusted(confidence, photo, least, config.blank_confidence, config.keep_burnt_out)
+        kept = DepthMap(torch.where(keep, depth, 0), found.camera, confidence)
+        return Loaded(found, kept, photo, known)
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """On the device, without waiting for it: from pinned memory where it is CUDA."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def _photo(view: View, height: int, width: int) -> Tensor | None:
+    """The photo at the depth map's size, [H, W, 3] uint8."""
+    try:
+        pixels = read_image(view.image_path)
+    except GBiNetError as error:
+        log.warning("%s; its points are grey", error)
+        return None
+    if pixels.shape[:2] == (height, width):
+        return torch.from_numpy(pixels)
+    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX)
+    return torch.from_numpy(np.array(resized))

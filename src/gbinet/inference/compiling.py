@@ -1,0 +1,157 @@
+"""The kernels that a scene will need, compiled by many threads at once before they are needed.
+
+The network is called with tensors that have a shape and no content. What it would launch is compiled instead,
+so nothing runs on the device. Without this, kernels are compiled one after the other, at their first launch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gbinet import ops
+from gbinet.camera import Camera
+from gbinet.inference import tiles
+from gbinet.inference.device import pick_device, pick_precision
+from gbinet.inference.predictor import DepthConfig, _ready, working_size
+from gbinet.model.gbinet import GBiNet
+from gbinet.scene import Scene
+
+log = logging.getLogger(__name__)
+Tell = Callable[[int, int], None]  # kernels done, kernels in all
+_MOST_KINDS = 4  # of depth maps; the others' kernels are compiled when they come
+_SAMPLED = 50  # views that are looked at for kinds
+_THREADS = 16
+
+
+class MapKind(NamedTuple):
+    """What the kernels of a depth map depend on."""
+
+    width: int
+    height: int
+    first_bins: int | None
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether anything is compiled for a device."""
+    return ops.usable(torch.empty(0, device=device))
+
+
+def kinds_of(scene: Scene, model: GBiNet, config: DepthConfig) -> list[MapKind]:
+    """The most frequent kinds of a scene's depth maps; none for another kind of network."""
+    if type(model) is not GBiNet:
+        return []
+    found: Counter[MapKind] = Counter()
+    for view in scene.views[:: max(1, len(scene.views) // _SAMPLED)]:
+        near_far = config.depth_range or view.depth_range
+        if near_far is None or not view.sources:
+            continue
+        seen = [view.camera, *(scene.views[i].camera for i in view.best_sources(config.views - 1))]
+        cameras = [camera.resized(*working_size(camera, config.max_size)) for camera in seen]
+        bounds = torch.tensor([[near_far.near, near_far.far]])
+        first_bins = model.first_bins(tiles._batch(cameras, torch.device("cpu")), bounds)
+        found[MapKind(cameras[0].width, cameras[0].height, first_bins)] += 1
+    return [kind for kind, _ in found.most_common(_MOST_KINDS)]
+
+
+def compile_kernels(
+    model: GBiNet,
+    config: DepthConfig,
+    kinds: Sequence[MapKind],
+    others: Callable[[], object],  # launches what is needed beside the network
+    tell: Tell | None = None,
+) -> None:
+    """Compile for depth maps of these kinds, unless that was done before on this machine."""
+    device = pick_device(config.device)
+    if type(model) is not GBiNet or not kinds or not has_kernels(device):
+        return
+    mark = _mark(model, config, kinds, device)
+    if mark.exists():
+        return
+    try:
+        with torch.cuda.device(device), compiling_only(tell):
+            others()
+            _rehearse(model, config, kinds, device)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    except Exception as error:  # it would only have saved time
+        log.info("kernels are compiled when they are needed (%s)", error)
+
+
+@contextmanager
+def compiling_only(tell: Tell | None = None) -> Iterator[None]:
+    """Kernels that this thread launches inside are compiled by other threads, and not launched."""
+    from triton.runtime._async_compile import AsyncCompileMode, active_mode
+    from triton.runtime.jit import JITFunction, MockTensor
+
+    def stand_in(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(stand_in(v) for v in value)
+        return MockTensor(value.dtype) if isinstance(value, Tensor) else value
+
+    here, launch = threading.get_ident(), JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        if threading.get_ident() != here:
+            return launch(self, *args, grid=grid, warmup=warmup, **options)
+        named = {name: stand_in(value) for name, value in options.items()}
+        return launch(self, *map(stand_in, args), grid=grid, warmup=True, **named)
+
+    JITFunction.run = run
+    try:
+        with (
+            ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "compile") as pool,
+            AsyncCompileMode(pool) as mode,
+        ):
+            mode.ignore_errors = True  # whoever launches a kernel that cannot be compiled will see why
+            yield
+            for done, _ in enumerate(as_completed(mode.raw_futures)):
+                if tell:
+                    tell(done + 1, len(mode.raw_futures))
+    finally:
+        JITFunction.run = launch
+        active_mode.set(None)  # some versions of Triton forget to, after an error
+
+
+def _rehearse(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], device: torch.device) -> None:
+    """Call the network once for each kind, with tensors without content."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    dtype = pick_precision(config.precision, device)
+    ready = _ready(model, device, dtype, max_memory=0.0)  # a limit, whichever: no graphs
+    network = getattr(ready, "network", ready)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
+        for width, height, first_bins in kinds:
+            # It would look at numbers, which are not there.
+            network.first_bins = lambda *_, bins=first_bins: bins  # type: ignore[method-assign]
+            camera = Camera(torch.eye(3), torch.eye(4), width, height)
+            image = torch.empty(3, height, width, dtype=dtype, device=device)
+            features = tiles.encode(ready, image, None)
+            bounds = torch.empty(2, device=device)
+            tiles.search(
+                ready, [features] * config.views, [camera] * config.views, bounds, None, config.stages
+            )
+
+
+def _mark(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], device: torch.device) -> Path:
+    """A file in Triton's cache that says: done for this code, this network, these kinds, this GPU."""
+    import triton
+
+    digest = hashlib.blake2b(digest_size=12)
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        with suppress(OSError):
+            digest.update(path.read_bytes())
+    facts = (triton.__version__, torch.__version__, torch.cuda.get_device_name(device), model.config, config)
+    digest.update(repr((facts, sorted(kinds, key=repr))).encode())
+    return Path(triton.knobs.cache.dir) / f"gbinet-{digest.hexdigest()}"

@@ -1,0 +1,74 @@
+"""Kernels are compiled side by side before they are needed, while poses are found where that takes time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from gbinet.camera import Camera
+from gbinet.errors import GBiNetError
+from gbinet.formats.image import image_size
+from gbinet.fusion.judging import rehearse
+from gbinet.inference.compiling import MapKind, Tell, compile_kernels, has_kernels, kinds_of
+from gbinet.inference.device import pick_device
+from gbinet.inference.predictor import working_size
+from gbinet.model.gbinet import GBiNet
+from gbinet.progress import StepProgress
+from gbinet.scene import Scene
+from gbinet.scenes.kinds import recognise
+from gbinet.scenes.photos import list_photos
+
+if TYPE_CHECKING:
+    from gbinet.pipeline.reconstruct import ReconstructConfig
+
+
+def prepare_kernels(
+    scene: Scene, model: GBiNet, config: ReconstructConfig, progress: StepProgress | None
+) -> None:
+    """Compile what the depth maps of a scene and their fusion need; nothing where that was done before."""
+
+    if not has_kernels(pick_device(config.depth.device)):
+        return
+
+    def tell(done: int, total: int) -> None:
+        if progress:
+            progress("kernels", done, total, "compiled, once for this machine")
+
+    _compile(kinds_of(scene, model, config.depth), model, config, tell)
+
+
+@contextmanager
+def preparing_beside(source: Scene | str | Path, model: GBiNet, config: ReconstructConfig) -> Iterator[None]:
+    """While the block finds poses of bare photos, compile for a scene of the size of the first one."""
+    kind = None if isinstance(source, Scene) else _first_photo(Path(source), config)
+    with ThreadPoolExecutor(1, "kernels") as beside:
+        if kind is not None:
+            beside.submit(_compile, [kind], model, config)
+        yield
+
+
+def _compile(
+    kinds: list[MapKind], model: GBiNet, config: ReconstructConfig, tell: Tell | None = None
+) -> None:
+    device = pick_device(config.depth.device)
+    compile_kernels(model, config.depth, kinds, lambda: rehearse(config.fusion, device), tell)
+
+
+def _first_photo(folder: Path, config: ReconstructConfig) -> MapKind | None:
+    """The likely kind of the depth maps of bare photos; None for other folders."""
+    try:
+        if not has_kernels(pick_device(config.depth.device)):
+            return None
+        kind = recognise(folder)
+        if kind is not None and kind.posed:
+            return None
+        width, height = image_size(list_photos(folder, subfolders=True)[0])
+    except (GBiNetError, OSError, IndexError):  # whoever opens the scene says what is wrong
+        return None
+    camera = Camera(torch.eye(3), torch.eye(4), width, height)
+    return MapKind(*working_size(camera, config.depth.max_size), None)
