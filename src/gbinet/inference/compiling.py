@@ -24,7 +24,8 @@ from gbinet import ops
 from gbinet.camera import Camera
 from gbinet.inference import tiles
 from gbinet.inference.device import pick_device, pick_precision
-from gbinet.inference.predictor import DepthConfig, _ready, working_size
+from gbinet.inference.graphs import made_ready
+from gbinet.inference.predictor import DepthConfig, working_size
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import Scene
 
@@ -129,7 +130,7 @@ def _rehearse(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], devi
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     dtype = pick_precision(config.precision, device)
-    ready = _ready(model, device, dtype, max_memory=0.0)  # a limit, whichever: no graphs
+    ready = made_ready(model, device, dtype, max_memory=0.0)  # a limit, whichever: no graphs
     network = getattr(ready, "network", ready)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
         for width, height, first_bins in kinds:
