@@ -5,12 +5,9 @@ A page asks for it by a comment: `<!-- commands -->`, `<!-- file: PATH -->`.
 
 from __future__ import annotations
 
-import importlib
-import io
 import os
 import re
 import sys
-from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,26 +43,12 @@ def included(path: str) -> str:
 
 def commands() -> str:
     """`--help` of every verb, from the parser itself."""
+    from gbinet.cli.completion import below, help_of
     from gbinet.cli.main import VERBS
 
     parts = []
     for verb, text in VERBS.items():
         parts += [f"## gbinet {verb}", f"{text[0].upper()}{text[1:]}.", f"```text\n{help_of(verb)}\n```"]
-        for below in subcommands(verb):
-            parts += [f"### gbinet {verb} {below}", f"```text\n{help_of(verb, below)}\n```"]
+        for name in below(verb):
+            parts += [f"### gbinet {verb} {name}", f"```text\n{help_of(verb, name)}\n```"]
     return "\n\n".join(parts)
-
-
-def subcommands(verb: str) -> list[str]:
-    run = getattr(importlib.import_module(f"gbinet.cli.{verb}"), "run", None)
-    return list(run) if isinstance(run, dict) else []
-
-
-def help_of(*verb: str) -> str:
-    """What `gbinet VERB --help` prints, without colours."""
-    from gbinet.cli.main import main
-
-    printed = io.StringIO()
-    with redirect_stdout(printed), suppress(SystemExit):
-        main([*verb, "--help"])
-    return re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue()).strip()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from gbinet.cli.options import NetworkFlags, NetworkOptions
+from gbinet.cli.options import BY_EXIF, NetworkFlags, NetworkOptions, otherwise
 from gbinet.cli.progress import StepBars
 from gbinet.cli.say import say, say_notes
 from gbinet.scene import DepthRange
@@ -18,12 +18,12 @@ from gbinet.scenes.sfm.cameras import CameraSharing
 def run(
     scene: tyro.conf.Positional[Path],
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
-    size: int = 1152,
+    max_size: int = 1152,
     views: int = 5,
-    stages: int | None = None,
-    depth_range: tuple[float, float] | None = None,
-    images: Path | None = None,
-    camera: CameraSharing | None = None,
+    stages: Annotated[int | None, otherwise("as the weights were trained", "N")] = None,
+    depth_range: Annotated[tuple[float, float] | None, otherwise("each view's own", "NEAR FAR")] = None,
+    images: Annotated[Path | None, otherwise("beside the cameras", "FOLDER")] = None,
+    camera: Annotated[CameraSharing | None, BY_EXIF] = None,
     network: NetworkFlags = NetworkOptions(),
     overwrite: bool = False,
     stages_report: bool = False,
@@ -33,14 +33,13 @@ def run(
     Args:
         scene: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder; depth/<view>.npz holds depth and confidence. Run again with the same folder to continue.
-        size: Longer side of the images in pixels; larger photos are made smaller.
+        max_size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         stages: Search stages, instead of what the weights were trained for.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
         images: Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene
             and this folder is not read.
-        camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
-            per-folder also reads the folders in the folder.
+        camera: Which bare photos share one camera. per-folder also reads the folders in the folder.
         overwrite: Replace depth maps in the output folder that were made with other settings.
         stages_report: Also write stages/<view>.png for six views: depth, valid pixels and confidence of every
             stage, what the filters keep, the fused cloud.
@@ -53,11 +52,12 @@ def run(
     from gbinet.pipeline.record import duration
 
     limits = None if depth_range is None else DepthRange(*depth_range)
-    config = DepthConfig(**network.settings(max_size=size, views=views, stages=stages, depth_range=limits))
+    settings = network.settings(max_size=max_size, views=views, stages=stages, depth_range=limits)
+    config = DepthConfig(**settings)
     model = GBiNet.from_pretrained(network.weights)
     with output_folder(out, scene), StepBars() as bars:
-        settings = ReconstructConfig(depth=config, images=images, camera=camera)
-        found, notes, posed = open_scene(scene, out, settings, bars)
+        reading = ReconstructConfig(depth=config, images=images, camera=camera)
+        found, notes, posed = open_scene(scene, out, reading, bars)
         result = estimate_depths(
             found, model, out / "depth", config, overwrite=overwrite, progress=partial(bars, "depth")
         )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from gbinet.cli.options import (
+    BY_EXIF,
     FusionFlags,
     FusionOptions,
     MeshFlags,
@@ -17,24 +20,43 @@ from gbinet.cli.options import (
     NetworkOptions,
     SceneFlags,
     SceneOptions,
+    otherwise,
 )
 from gbinet.cli.progress import StepBars
 from gbinet.cli.say import say, say_notes
 from gbinet.pipeline.reconstruct import ExportKind
 from gbinet.scenes.sfm.cameras import CameraSharing
 
+Quality = Annotated[Literal["fast", "balanced", "best"], tyro.conf.arg(aliases=["-q"])]
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    quality: Quality = "balanced"
+
+
+def command(arguments: Sequence[str]) -> Callable[..., None]:
+    """The verb, its options' defaults being those of the quality that is asked for."""
+    from gbinet.pipeline.reconstruct import preset
+
+    chosen, _ = tyro.cli(_Chosen, args=arguments, return_unknown_args=True, add_help=False)
+    base = preset(chosen.quality)
+    return partial(
+        run, max_size=base.depth.max_size, views=base.depth.views, fusion=FusionOptions.of(base.fusion)
+    )
+
 
 def run(
     photos: tyro.conf.Positional[Path],
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
-    quality: Annotated[Literal["fast", "balanced", "best"], tyro.conf.arg(aliases=["-q"])] = "balanced",
-    size: int | None = None,
-    views: int | None = None,
+    quality: Quality = "balanced",
+    max_size: int = 1152,
+    views: int = 5,
     network: NetworkFlags = NetworkOptions(),
     fusion: FusionFlags = FusionOptions(),
     scene: SceneFlags = SceneOptions(),
-    camera: CameraSharing | None = None,
-    export: ExportKind | None = None,
+    camera: Annotated[CameraSharing | None, BY_EXIF] = None,
+    export: Annotated[ExportKind | None, otherwise("nothing", "KIND")] = None,
     mesh: MeshFlags = MeshOptions(),
     overwrite: bool = False,
 ) -> None:
@@ -43,12 +65,12 @@ def run(
     Args:
         photos: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder for cloud.ply, depth/, report.html, run.json. Run again with the same folder to continue.
-        quality: Sets size, views and thresholds, which the options below change one by one.
-        size: Longer side of the images in pixels; larger photos are made smaller.
+        quality: Sets --max-size, --views, --min-views and --max-reprojection. The defaults below are those of
+            the quality that is given.
+        max_size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
-        camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
-            per-folder also reads the folders in the folder.
-        export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, into out/export.
+        camera: Which bare photos share one camera. per-folder also reads the folders in the folder.
+        export: Also write scene and depth maps into out/export, for colmap, openmvs or nerfstudio.
         overwrite: Replace depth maps in the output folder that were made with other settings.
     """
     from gbinet.model.gbinet import GBiNet
@@ -56,7 +78,7 @@ def run(
     from gbinet.pipeline.record import duration
 
     config = pipeline.preset(quality)
-    depth = network.settings(max_size=size, views=views, depth_range=scene.limits)
+    depth = network.settings(max_size=max_size, views=views, depth_range=scene.limits)
     config = replace(
         config,
         depth=replace(config.depth, **depth),

@@ -66,7 +66,7 @@ class DepthConfig:
 
     def __post_init__(self) -> None:
         if self.max_size < 64:
-            raise InputError(f"images must be at least 64 px long (--size), got {self.max_size}")
+            raise InputError(f"images must be at least 64 px long (--max-size), got {self.max_size}")
         if self.views < 2:
             raise InputError(f"--views must be at least 2 (a reference and a source), got {self.views}")
         if self.stages is not None and self.stages < 1:

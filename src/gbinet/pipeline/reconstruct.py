@@ -51,7 +51,7 @@ class ReconstructConfig:
 
     def __post_init__(self) -> None:
         if self.mesh_voxel is not None:
-            check_positive("mesh_voxel", self.mesh_voxel)
+            check_positive("--mesh-voxel", self.mesh_voxel)
 
 
 # Quality: what most people want to choose. Everything else follows, and can still be set one by one.
