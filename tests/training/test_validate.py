@@ -59,7 +59,7 @@ def test_coarse_maps_are_shown_where_their_pixels_are(size: tuple[int, int]):
     for scale in (8, 4, 2, 1):
         rows, columns = (-(-side // 8) * 8 // scale for side in size)
         index = torch.arange(rows * columns, dtype=torch.float32).reshape(1, rows, columns)
-        shown = _full_size(index, height, width)
+        shown = _full_size(index, size, scale)
         y, x = torch.arange(height) // scale, torch.arange(width) // scale
         assert torch.equal(shown, index[:, y][:, :, x])
 

@@ -18,7 +18,7 @@ class Difficulty:
 
 @dataclass(frozen=True)
 class Difficulties:
-    """All difficulties. The first seven belong to a scene, the others are drawn for every sample."""
+    """All difficulties. Those in OF_SCENES belong to a scene, the others are drawn for every sample."""
 
     gloss: Difficulty = Difficulty(0.3, 0.6)  # share of the parts whose highlights move with the camera
     paint: Difficulty = Difficulty(0.45, 0.85)  # share of the walls of one colour; fewer things
@@ -63,5 +63,5 @@ class Difficulties:
 
 
 NAMES = tuple(field.name for field in fields(Difficulties))
-OF_SCENES = NAMES[:7]
-OF_SAMPLES = NAMES[7:]
+OF_SCENES = ("gloss", "paint", "plastic", "glass", "sky", "thin", "repetition")
+OF_SAMPLES = tuple(name for name in NAMES if name not in OF_SCENES)
