@@ -1,6 +1,6 @@
 """Draws cloud.jpg: a photo of the demo's scene, its depth, and the cloud of all photos from two new sides.
 
-gbinet demo --out hero --views 13 --size 1024
+gbinet demo --out hero --views 13 --size 1024x768
 python docs/pictures/draw_cloud.py hero
 """
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 import shutil
@@ -199,3 +200,43 @@ def test_a_browser_draws_it_without_complaint(ball_scene: SceneMaker, tmp_path: 
     pixels = np.array(Image.open(shot).convert("RGB")).astype(int)
     red = (pixels[..., 0] > 200) & (pixels[..., 1] < 90) & (pixels[..., 2] < 90)
     assert (red.sum() > 500) != empty  # the cloud is red, nothing else on the first screen is
+
+
+_HANDS = """<script>
+addEventListener("load", async () => {
+  const canvas = document.getElementById("cloud"), list = document.getElementById("camera");
+  while (canvas.dataset.ready !== "yes") await new Promise((done) => setTimeout(done, 50));
+  const found = { wide: document.documentElement.scrollWidth - innerWidth };
+  found.drawn = Number(canvas.dataset.drawn);
+  found.cameras = list.options.length - 1;
+  list.value = "1";
+  list.dispatchEvent(new Event("input"));
+  const box = document.getElementById("camera-photo");
+  found.camera = box.hidden ? "" : box.querySelector("b").textContent;
+  document.querySelectorAll(".picture")[1].click();
+  const dialog = document.getElementById("compare");
+  found.compared = [dialog.open, dialog.querySelector(".over").alt, dialog.querySelector(".under").alt];
+  document.title = "found " + JSON.stringify(found);
+});
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+def test_hands_find_what_they_look_for_on_a_phone(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    """Nothing is wider than 390 px, points come, a camera shows its name, a click compares two pictures."""
+    scene = ball_scene(views=2)
+    path = write_report(tmp_path / "report.html", report_of(scene, cloud_of(scene)))
+    path.write_text(path.read_text() + _HANDS)
+    arguments = [
+        "--headless", "--no-sandbox", "--no-first-run", "--disable-background-networking",
+        f"--user-data-dir={tmp_path / 'profile'}", "--use-angle=swiftshader", "--enable-unsafe-swiftshader",
+        "--window-size=390,844", "--virtual-time-budget=8000", "--dump-dom", path.as_uri(),
+    ]  # fmt: skip
+    assert CHROMIUM is not None
+    run = subprocess.run([CHROMIUM, *arguments], capture_output=True, text=True, timeout=120)
+    title = re.search(r"<title>found (.*?)</title>", run.stdout)
+    assert title is not None, run.stdout[:2000]
+    found = json.loads(html.unescape(title[1]))
+    assert found["wide"] <= 0 and found["drawn"] > 1000 and found["cameras"] == 2
+    assert found["camera"] == scene.views[1].name
+    assert found["compared"] == [True, "depth of <b>view</b>", "photo of <b>view</b>"]

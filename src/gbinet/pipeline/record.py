@@ -56,7 +56,9 @@ class ShownViews:
             return []
         return [
             f"other views confirmed only {np.mean(kept):.1%} of the pixels, so the cloud has large holes: "
-            "the photos may overlap too little, the depth range may be wrong, or surfaces may lack texture"
+            "the photos may overlap too little, the depth range may be wrong, or surfaces may lack texture. "
+            "If depth looks right in the report, try --min-views 2 --max-reprojection 2; if not, try "
+            "--depth-range NEAR FAR, or take more photos, closer together"
         ]
 
     def add(self, fused: FusedView) -> None:
