@@ -13,8 +13,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SHIM = "https://unpkg.com/iframe-worker/shim"
-sys.path.insert(0, str(ROOT / "src"))
-os.environ.update(COLUMNS="100", NO_COLOR="1")  # of the help texts
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -43,6 +41,8 @@ def included(path: str) -> str:
 
 def commands() -> str:
     """`--help` of every verb, from the parser itself."""
+    sys.path.insert(0, str(ROOT / "src"))  # here: mkdocs takes back what a hook changes while it is loaded
+    os.environ.update(COLUMNS="100", NO_COLOR="1")
     from gbinet.cli.completion import below, help_of
     from gbinet.cli.main import VERBS
 
