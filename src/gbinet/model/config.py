@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Literal, Self, get_args
 
-from gbinet.errors import InputError
+from gbinet.errors import InputError, flag
 from gbinet.model.search import SearchGrid
 from gbinet.ops.smooth import MOST_RADIUS
 
@@ -70,11 +70,11 @@ class GBiNetConfig:
     def __post_init__(self) -> None:
         for name, least in (("stages", 1), ("confidence_stages", 0)):
             if getattr(self, name) < least:
-                raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise InputError(f"{flag(name)} must be at least {least}, got {getattr(self, name)}")
         if not 0 <= self.first_spacing < float("inf"):
-            raise InputError(f"first_spacing must not be negative, got {self.first_spacing}")
+            raise InputError(f"--first-spacing must not be negative, got {self.first_spacing}")
         if self.edge_cells < 0:
-            raise InputError(f"edge_cells must not be negative, got {self.edge_cells}")
+            raise InputError(f"--edge-cells must not be negative, got {self.edge_cells}")
         if self.readout not in get_args(Readout):
             raise InputError(f"unknown readout '{self.readout}'; there are {', '.join(get_args(Readout))}")
         if self.confidence not in get_args(Confidence):
@@ -201,9 +201,9 @@ def _check_scales(config: GBiNetConfig) -> None:
             )
     widths = config.choice_widths
     if widths and (len(widths) != count - 1 or min(widths) < 1):
-        raise InputError(f"choice_widths needs {count - 1} numbers or none, got {widths}")
+        raise InputError(f"--choice-widths needs {count - 1} numbers or none, got {widths}")
     if config.choice_again and not widths:
-        raise InputError("choice_again needs choice_widths: pixels that never choose cannot choose again")
+        raise InputError("--choice-again needs --choice-widths: pixels that never choose cannot choose again")
     plan = config.scale_of_stage
     rising = all(a <= b for a, b in pairwise(plan))
     if not plan or not rising or plan[0] < 0 or plan[-1] >= count:
