@@ -189,14 +189,14 @@ MOST_SCALES = 8
 def _check_scales(config: GBiNetConfig) -> None:
     count = len(config.groups)
     if not 1 <= count <= MOST_SCALES:
-        raise InputError(f"groups needs one number per scale, 1 to {MOST_SCALES}, got {config.groups}")
+        raise InputError(f"--groups needs one number per scale, 1 to {MOST_SCALES}, got {config.groups}")
     for name, per_scale in (
         ("encoder_width", config.channels),
         ("regulariser_width", config.regulariser_widths),
     ):
         if len(per_scale) != count or min(per_scale) < 1:
             raise InputError(
-                f"{name} must be at least 1, one number or one per scale ({count}, as many as groups), "
+                f"{flag(name)} must be at least 1, one number or one per scale ({count}, like --groups), "
                 f"got {getattr(config, name)}"
             )
     widths = config.choice_widths
@@ -208,12 +208,12 @@ def _check_scales(config: GBiNetConfig) -> None:
     rising = all(a <= b for a, b in pairwise(plan))
     if not plan or not rising or plan[0] < 0 or plan[-1] >= count:
         raise InputError(
-            f"scale_of_stage must rise within 0..{count - 1} (groups has one number per scale, {count}), "
+            f"--scale-of-stage must rise within 0..{count - 1} (--groups has one number per scale, {count}), "
             f"got {plan}"
         )
     channels = config.channels
     if any(g < 1 or c % g for c, g in zip(channels, config.groups, strict=True)):
-        raise InputError(f"groups {config.groups} must divide the channels {channels} of their scales")
+        raise InputError(f"--groups {config.groups} must divide the channels {channels} of their scales")
 
 
 def _check_smoothing(config: GBiNetConfig) -> None:
