@@ -238,7 +238,7 @@ def test_completion_knows_verbs_and_options(shell: str, capsys: pytest.CaptureFi
     assert main(["--completion", "fish"]) == 2
 
 
-@pytest.mark.parametrize("flag", ["--data", "--assets", "--init"])
+@pytest.mark.parametrize("flag", ["--data", "--assets"])
 def test_training_says_at_once_that_a_folder_is_missing(
     flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,8 +64,6 @@ def _check_folders(config: TrainConfig) -> None:
             raise InputError(f"{name} {path}: there is no such folder")
     if config.source != "rendered" and config.data is None:
         raise InputError(f"--data is missing: the folder of {config.source}'s training set")
-    if config.init is not None and not config.init.is_file():
-        raise InputError(f"--init {config.init}: there is no such weights file")
 
 
 def _run(start: Start, config: TrainConfig) -> None:
