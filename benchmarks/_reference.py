@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gbinet.errors import GBiNetError
 from gbinet.evaluation.align import fit_similarity, icp, transformed
 from gbinet.evaluation.nearest import nearest_distances
+from gbinet.formats.cloud_files import read_cloud
 from gbinet.formats.exif import read_exif
-from gbinet.formats.ply import read_ply
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 
@@ -30,16 +29,8 @@ def reference_of(folder: Path) -> Path | None:
 
 def read_reference(path: Path) -> tuple[Array, NDArray[np.uint8] | None]:
     """Points [N, 3] and colours."""
-    if path.suffix == ".ply":
-        cloud = read_ply(path)
-        return cloud.xyz.double().numpy(), None if cloud.rgb is None else cloud.rgb.numpy()
-    try:
-        import laspy  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        raise GBiNetError(f"{path}: to read it, `pip install 'laspy[lazrs]'`") from error
-    found = laspy.read(path)
-    wide = np.stack([found.red, found.green, found.blue], 1)
-    return np.asarray(found.xyz), (wide >> 8 if wide.max() > 255 else wide).astype(np.uint8)
+    cloud = read_cloud(path)
+    return cloud.xyz.double().numpy(), None if cloud.rgb is None else cloud.rgb.numpy()
 
 
 def compared(scene: Scene, cloud: PointCloud, photos: Path, path: Path) -> tuple[dict[str, Any], Array]:

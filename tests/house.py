@@ -23,7 +23,7 @@ LEVELS: list[set[str]] = [
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
     {"formats", "ops"},
     {"model", "scenes", "render"},
-    {"inference", "fusion", "evaluation", "viewer", "training"},
+    {"inference", "fusion", "evaluation", "viewer", "training", "georeference"},
     {"pipeline"},
     {"cli"},
 ]

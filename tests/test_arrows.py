@@ -20,11 +20,12 @@ SIDEWAYS = {
     ("depthmap", "camera"): "a depth map has a camera",
     ("render", "scenes"): "rendered samples are batches",
     ("training", "evaluation"): "validation uses the measures of evaluation",
+    ("georeference", "evaluation"): "cameras are aligned with positions as trajectories are in a benchmark",
     ("viewer", "fusion"): "the viewer loads clouds and meshes as fusion left them",
 }
 
 # The only arrows that point up: `cloud.save("cloud.ply")` is what people type. All are local imports.
-UPWARDS = {("pointcloud.py", "gbinet.formats.ply")}
+UPWARDS = {("pointcloud.py", "gbinet.formats.cloud_files")}
 
 # Who asks which kernels can be used outside ops: the renderer has kernels of its own. (`usable` is also a
 # tensor in training/optimise.py, and a truth value in formats/colmap.py.)

@@ -107,7 +107,9 @@ def test_examples_in_docstrings_run(name: str, scene_folder: Path, monkeypatch: 
     monkeypatch.chdir(scene_folder)
     value = gbinet if name == "gbinet" else getattr(gbinet, name)
     runner = doctest.DocTestRunner(verbose=False)
-    for test in doctest.DocTestFinder(recurse=inspect.isclass(value)).find(value, name):
+    for test in doctest.DocTestFinder(recurse=inspect.isclass(value)).find(
+        value, name, globs={"gbinet": gbinet}
+    ):
         runner.run(test)
     assert runner.summarize().failed == 0
 

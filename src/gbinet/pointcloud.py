@@ -78,14 +78,14 @@ class PointCloud:
         """Write the cloud; the ending of the name says the format.
 
         Args:
-            path: A `.ply` file; folders above it are created.
+            path: A `.ply`, `.las`, `.laz` or `.xyz` file; folders above it are created.
 
         Returns:
             The path that was written. The file appears whole or not at all.
         """
-        from gbinet.formats.ply import write_ply
+        from gbinet.formats.cloud_files import write_cloud
 
-        return write_ply(Path(path), self)
+        return write_cloud(Path(path), self)
 
     @staticmethod
     def load(path: str | Path) -> PointCloud:
@@ -94,6 +94,6 @@ class PointCloud:
         Raises:
             FormatError: If the file is broken or not a cloud.
         """
-        from gbinet.formats.ply import read_ply
+        from gbinet.formats.cloud_files import read_cloud
 
-        return read_ply(Path(path))
+        return read_cloud(Path(path))

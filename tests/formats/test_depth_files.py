@@ -105,7 +105,6 @@ def npy_of(array: np.ndarray) -> bytes:
 @pytest.mark.parametrize(
     "name,content,problem",
     [
-        ("a.exr", b"", "convert it to TIFF or PFM"),
         ("a.npz", b"not a zip", "decoded"),
         ("a.npz", npz_of(other=npy_of(np.zeros((2, 2)))), "no array 'depth'"),
         ("a.npz", npz_of(depth=npy_of(np.zeros((2, 2)))[:-8]), "cut short"),

@@ -34,7 +34,7 @@ def meshed(scene: Scene, kind: MeshKind, folder: Path, voxel: float | None = Non
     maps = Exact(scene)
     mesher = Mesher(scene, maps, kind, CONFIG, voxel)
     fuse(scene, maps, folder / "cloud.ply", CONFIG, on_view=mesher.add)
-    path = mesher.write(folder / "cloud.ply", folder / "mesh.ply")
+    (path,) = mesher.write(folder / "cloud.ply", folder / "mesh.ply")
     mesh = o3d.io.read_triangle_mesh(str(path))
     colours = np.asarray(mesh.vertex_colors)
     assert len(mesh.triangles) > 500 and colours.std() > 0.05 and colours.min() >= 0 and colours.max() <= 1

@@ -91,7 +91,7 @@ def test_what_went_wrong_is_in_report_and_record(ball_scene: SceneMaker, tmp_pat
 @pytest.mark.parametrize("kind", ["colmap", "openmvs", "nerfstudio"])
 def test_exports_are_written_for_other_programs(ball_scene: SceneMaker, tmp_path: Path, kind: str) -> None:
     scene = ball_scene()
-    config = replace(CONFIG, export=kind)  # type: ignore[arg-type]
+    config = replace(CONFIG, export=(kind,))  # type: ignore[arg-type]
     result = run(scene, Oracle(scene), tmp_path / "out", config)  # type: ignore[arg-type]
     (folder,) = result.extras
     assert folder == tmp_path / "out" / "export" / kind

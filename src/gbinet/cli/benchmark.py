@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gbinet.cli.options import Size
-from gbinet.cli.say import say
+from gbinet.cli.say import for_programs, say, tell
 from gbinet.inference.device import Precision
 
 if TYPE_CHECKING:
@@ -68,14 +68,20 @@ def memory(
     width, height = size
     shapes = [(width // 2, height // 2, views), (width, height, views), (width, height, views + 2)]
     taken = [in_own_process(weights, device, precision, *shape, 1) for shape in shapes]
-    _show(taken, device, out)
     small, large, more = taken
     megapixels = (large.width * large.height - small.width * small.height) / 1e6
-    print(f"{(large.peak_mib - small.peak_mib) / megapixels:.0f} MiB for each megapixel")
-    print(f"{(more.peak_mib - large.peak_mib) / 2:.0f} MiB for each further view at {width}x{height}")
+    per_megapixel, per_view = (
+        (large.peak_mib - small.peak_mib) / megapixels,
+        (more.peak_mib - large.peak_mib) / 2,
+    )
+    _show(taken, device, out, {"mib_per_megapixel": per_megapixel, "mib_per_view": per_view})
+    say(f"{per_megapixel:.0f} MiB for each megapixel")
+    say(f"{per_view:.0f} MiB for each further view at {width}x{height}")
 
 
-def _show(taken: list[Resources], device: str, out: Path | None) -> None:
+def _show(
+    taken: list[Resources], device: str, out: Path | None, more: dict[str, float] | None = None
+) -> None:
     from gbinet.formats.atomic import write_json
     from gbinet.inference.device import pick_device
 
@@ -90,10 +96,11 @@ def _show(taken: list[Resources], device: str, out: Path | None) -> None:
             f"{one.peak_mib:.0f}",
         )
         table.add_row(*values)
-    Console().print(table)
+    Console(stderr=for_programs()).print(table)
+    content = {"device": str(where), "memory": kind, "costs": [asdict(one) for one in taken], **(more or {})}
     if out is not None:
-        content = {"device": str(where), "memory": kind, "costs": [asdict(one) for one in taken]}
         say(f"figures in {write_json(out, content)}")
+    tell(content)
 
 
 run = {"speed": speed, "memory": memory}

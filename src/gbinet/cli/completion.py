@@ -42,7 +42,9 @@ def below(verb: str) -> list[str]:
 
 def flags(verb: str) -> list[str]:
     """All long options of a verb and of those below it, as its help shows them."""
-    found: set[str] = set()
+    from gbinet.cli.main import FOR_PROGRAMS
+
+    found = {"--debug", "--json"} if verb in FOR_PROGRAMS else {"--debug"}
     for name in [[name] for name in below(verb)] or [[]]:
         found |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", help_of(verb, *name)))
     return sorted(found)

@@ -13,6 +13,7 @@ from gbinet.cli.options import KindName, SceneFlags, SceneOptions, WriterName
 from gbinet.cli.say import say, say_notes
 from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError, SceneError
+from gbinet.formats.cloud_files import is_cloud_name
 from gbinet.scene import Scene, View
 from gbinet.scenes.kinds import write_scene, writers
 
@@ -30,20 +31,24 @@ def run(
     scene: SceneFlags = SceneOptions(),
     scale_in: Annotated[float, tyro.conf.arg(metavar="FACTOR")] = 1.0,
     scale_out: Annotated[float, tyro.conf.arg(metavar="FACTOR")] = 1.0,
+    crs: str | None = None,
     overwrite: bool = False,
 ) -> None:
     """Convert a scene folder, one depth map, or one point cloud.
 
     Args:
-        source: A scene folder (COLMAP, MVSNet, nerfstudio, RGB-D, ...), a depth file or a .ply file.
+        source: A scene folder (COLMAP, MVSNet, nerfstudio, RGB-D, ...), a depth file or a cloud (.ply, .las,
+            .laz, .xyz).
         target: The folder or file to write; the suffix of a file says its format.
-        to: Format of the scene that is written. colmap-dense is a workspace for COLMAP's stereo_fusion.
+        to: Format of the scene that is written. colmap-dense is a workspace for COLMAP's stereo_fusion;
+            depth-png and depth-exr are the depth maps alone, with their cameras in cameras.json.
         kind: Read the scene as this (see `gbinet info`) instead of recognising it.
         depth: Folder of depth maps named like the views (or what `gbinet reconstruct` wrote); without it,
             depth that the scene itself has is used.
         cloud: Point cloud to hand to nerfstudio instead of the sparse points.
         scale_in: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
         scale_out: The same for a depth file that is written.
+        crs: Coordinate system to note in a .las or .laz file, e.g. EPSG:32615.
         overwrite: Write into a folder that is not empty.
     """
     if source.is_dir():
@@ -51,20 +56,24 @@ def run(
             raise InputError(f"{source} is a scene: say what to write, e.g. --to nerfstudio")
         _check_folders(source, target, to, depth, cloud, overwrite)
         _convert_scene(scene.load(source, kind), target, to, depth, cloud, scale_in)
-    elif source.suffix.lower() == ".ply":
-        _convert_cloud(source, target)
+    elif is_cloud_name(source):
+        _convert_cloud(source, target, crs)
     else:
         _convert_depth(source, target, scale_in, scale_out)
 
 
-def _convert_cloud(source: Path, target: Path) -> None:
-    from gbinet.formats.ply import read_ply, write_ply
+def _convert_cloud(source: Path, target: Path, crs: str | None) -> None:
+    from gbinet.formats.cloud_files import cloud_pieces, cloud_writer, is_las_name
+    from gbinet.formats.las import las_crs
 
-    if target.suffix.lower() != ".ply":
-        raise InputError(f"a point cloud is written as .ply, not '{target.suffix}'")
-    points = read_ply(source)
-    write_ply(target, points)
-    say(f"{len(points):,} points in {target}")
+    if source.resolve() == target.resolve():
+        raise InputError("source and target are the same file")
+    if crs is None and is_las_name(source) and is_las_name(target):
+        crs = las_crs(source)
+    with cloud_writer(target, crs) as writer:
+        for piece in cloud_pieces(source):
+            writer.append(piece)
+    say(f"{writer.count:,} points in {target}")
 
 
 def _convert_depth(source: Path, target: Path, scale_in: float, scale_out: float) -> None:
@@ -98,7 +107,7 @@ def _check_folders(
 def _convert_scene(
     scene: Scene, target: Path, to: str, depth: Path | None, cloud: Path | None, scale_in: float
 ) -> None:
-    from gbinet.formats.ply import read_ply
+    from gbinet.formats.cloud_files import read_cloud
 
     say_notes(scene.warnings)
     maps = _depth_maps(scene, depth, scale_in)
@@ -108,7 +117,7 @@ def _convert_scene(
         found = []
     if not found and writers()[to].depth == "needed":
         raise SceneError(f"{scene.root} has no depth maps; give their folder with --depth")
-    write_scene(scene, target, to, _read_all(maps, found), None if cloud is None else read_ply(cloud))
+    write_scene(scene, target, to, _read_all(maps, found), None if cloud is None else read_cloud(cloud))
     say(f"{len(scene.views)} views ({scene.kind} -> {to}), {len(found)} depth maps, in {target}")
 
 

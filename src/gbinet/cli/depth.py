@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from gbinet.cli.options import BY_EXIF, NetworkFlags, NetworkOptions, otherwise
+from gbinet.cli.place_options import UNPLACED, PlaceFlags
 from gbinet.cli.progress import StepBars
 from gbinet.cli.say import say, say_notes
 from gbinet.scene import DepthRange
@@ -23,7 +24,10 @@ def run(
     stages: Annotated[int | None, otherwise("as the weights were trained", "N")] = None,
     depth_range: Annotated[tuple[float, float] | None, otherwise("each view's own", "NEAR FAR")] = None,
     images: Annotated[Path | None, otherwise("beside the cameras", "FOLDER")] = None,
+    masks: Annotated[Path | None, otherwise("those of the scene", "FOLDER")] = None,
     camera: Annotated[CameraSharing | None, BY_EXIF] = None,
+    frames: int = 100,
+    place: PlaceFlags = UNPLACED,
     network: NetworkFlags = NetworkOptions(),
     overwrite: bool = False,
     stages_report: bool = False,
@@ -31,7 +35,7 @@ def run(
     """Estimate a depth map for every view.
 
     Args:
-        scene: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
+        scene: Folder of photos, a video, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder; depth/<view>.npz holds depth and confidence. Run again with the same folder to continue.
         max_size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
@@ -39,15 +43,18 @@ def run(
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
         images: Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene
             and this folder is not read.
+        masks: Folder of masks named like the photos, if it is not beside them; black is left out when the
+            maps are fused.
         camera: Which bare photos share one camera. per-folder also reads the folders in the folder.
+        frames: Photos taken from a video, at most: sharp ones that show something new.
         overwrite: Replace depth maps in the output folder that were made with other settings.
         stages_report: Also write stages/<view>.png for six views: depth, valid pixels and confidence of every
             stage, what the filters keep, the fused cloud.
     """
     from gbinet.inference.predictor import DepthConfig, estimate_depths
     from gbinet.model.gbinet import GBiNet
-    from gbinet.pipeline.opening import open_scene
     from gbinet.pipeline.output import output_folder
+    from gbinet.pipeline.placing import prepare
     from gbinet.pipeline.reconstruct import ReconstructConfig, failures
     from gbinet.pipeline.record import duration
 
@@ -56,8 +63,11 @@ def run(
     config = DepthConfig(**settings)
     model = GBiNet.from_pretrained(network.weights)
     with output_folder(out, scene), StepBars() as bars:
-        reading = ReconstructConfig(depth=config, images=images, camera=camera)
-        found, notes, posed = open_scene(scene, out, reading, bars)
+        reading = ReconstructConfig(
+            config, images=images, masks=masks, camera=camera, frames=frames, place=place.config()
+        )
+        ready = prepare(scene, out, reading, bars)
+        found = ready.scene
         result = estimate_depths(
             found, model, out / "depth", config, overwrite=overwrite, progress=partial(bars, "depth")
         )
@@ -67,9 +77,11 @@ def run(
             write_stages_report(
                 found, model, out / "depth", out / "stages", config, progress=partial(bars, "stages")
             )
-    if posed is not None:
-        say(posed.summary())
-    say_notes([*notes, *found.warnings, *result.warnings, *failures(result)])
+    if ready.posed is not None:
+        say(ready.posed.summary())
+    if ready.place is not None:
+        say(ready.place.summary())
+    say_notes([*ready.notes, *found.warnings, *result.warnings, *failures(result)])
     done, kept = len(result.computed) + len(result.kept), f"{len(result.kept)} were there already"
     say(f"{done} depth maps ({kept}) in {duration(result.seconds)}: {out / 'depth'}")
     if stages_report:

@@ -14,6 +14,7 @@ from gbinet.cli.evaluate_common import Device, finish, pick
 from gbinet.cli.evaluate_depth import depth
 from gbinet.cli.evaluate_tanks import tanks, tanks_upload
 from gbinet.cli.progress import progress_bar
+from gbinet.cli.say import say
 from gbinet.errors import FormatError, check_positive
 from gbinet.formats.reading import read_json
 
@@ -181,10 +182,9 @@ def _dtu_scan(
         ):
             save_error_cloud(out / "scans" / f"scan{scan}-{name}.ply", points, errors, 2.0)
     write_json(stored, {"key": key, "score": score})
-    print(
+    say(
         f"scan {scan}: accuracy {score.accuracy:.4f}, completeness {score.completeness:.4f}, "
-        f"overall {score.overall:.4f} mm",
-        flush=True,
+        f"overall {score.overall:.4f} mm"
     )
     return score
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from gbinet.cli.say import say
+from gbinet.cli.say import say, tell
 
 if TYPE_CHECKING:
     from gbinet.evaluation.scores import ScoreSheet
@@ -32,8 +32,10 @@ def pick(name: str) -> str:
 
 def finish(out: Path, report: ScoreSheet) -> None:
     from gbinet.evaluation.scores import write_scores
+    from gbinet.formats.reading import read_json
 
-    _, markdown = write_scores(out, report)
-    print(report.table.markdown())
-    print()
+    content, markdown = write_scores(out, report)
+    for line in [*report.table.markdown().splitlines(), ""]:
+        say(line)
     say(f"JSON, table and plots in {markdown.parent}")
+    tell(read_json(content))

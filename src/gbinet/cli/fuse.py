@@ -12,7 +12,8 @@ import tyro
 from gbinet.cli.options import FusionFlags, FusionOptions, MeshFlags, MeshOptions
 from gbinet.cli.progress import StepBars
 from gbinet.cli.say import say, say_notes
-from gbinet.errors import SceneError, check_positive
+from gbinet.errors import InputError, SceneError, check_positive
+from gbinet.formats.cloud_files import check_cloud_name
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher
 
@@ -33,7 +34,7 @@ def run(
 
     Args:
         scene: Scene with poses (COLMAP, also a dense workspace; MVSNet; nerfstudio; RGB-D; ...).
-        out: The .ply file to write.
+        out: The file to write: .ply, .las, .laz or .xyz; or a folder for cloud.ply.
         depth: Folder of depth maps named like the views (.npz .npy .pfm .png .tif .bin .dmap), or the output
             of `gbinet depth`, or a COLMAP workspace. Without it, the depth that the scene itself has is used.
         depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
@@ -51,17 +52,25 @@ def run(
     check_positive("--depth-scale", depth_scale)
     if mesh.mesh_voxel is not None:
         check_positive("--mesh-voxel", mesh.mesh_voxel)
+    check_positive("--mesh-faces", mesh.mesh_faces)
     config = fusion.applied(FusionConfig(max_sources=max_sources))
-    as_folder = out.suffix.lower() != ".ply"
+    as_folder = out.is_dir() or not out.suffix
     if as_folder:
         out = out / "cloud.ply"
+    check_cloud_name(out)
+    if mesh.mesh == "poisson" and out.suffix.lower() != ".ply":
+        raise InputError(f"--mesh poisson needs normals, which '{out.suffix}' has no place for; write a .ply")
     found = load_scene(scene, images=images, masks=masks, max_sources=max_sources)
     maps = DepthFolder.of(found, depth, depth_scale)
     if not maps.known():
         raise SceneError(
             f"{depth or scene}: no depth map is named like a view, e.g. {found.views[0].name}.npz"
         )
-    mesher = None if mesh.mesh is None else Mesher(found, maps, mesh.mesh, config, mesh.mesh_voxel)
+    mesher = (
+        None
+        if mesh.mesh is None
+        else Mesher(found, maps, mesh.mesh, config, mesh.mesh_voxel, mesh.mesh_faces)
+    )
     # A file in some folder is nobody else's business; in an output folder, other runs may be at work.
     whole = as_folder or is_output_folder(out.parent)
     with output_folder(out.parent) if whole else nullcontext(), StepBars() as bars:
@@ -70,5 +79,6 @@ def run(
         result = fuse(found, maps, out, config, device=pick_device(device), progress=shown, on_view=on_view)
     say_notes([*found.warnings, *result.warnings])
     if mesher is not None:
-        say(f"also: {mesher.write(out, out.with_name(f'{out.stem}_mesh.ply'))}")
+        for path in mesher.write(out, out.with_name(f"{out.stem}_mesh.ply")):
+            say(f"also: {path}")
     say(f"{result.points:,} points from {result.views} of {len(found.views)} views: {out}")

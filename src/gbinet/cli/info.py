@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from gbinet.cli.options import KindName, SceneFlags, SceneOptions
-from gbinet.cli.say import say
+from gbinet.cli.say import for_programs, say, tell
 from gbinet.names import shown
 
 if TYPE_CHECKING:
@@ -41,12 +41,13 @@ def run(
     from gbinet.scenes.kinds import recognise
     from gbinet.scenes.photos import list_photos
 
-    console = Console(soft_wrap=False)
+    console = Console(soft_wrap=False, stderr=for_programs())
     if kind is None and (found := recognise(folder)) is not None and not found.posed:
         console.print(_photo_table(folder, list_photos(folder)))
         console.print("These photos have no camera poses. `gbinet reconstruct` finds them first.")
         if picture is not None:
             console.print("No picture was written: it would show the cameras.")
+        tell({"kind": found.name, "root": folder, "photos": [p.name for p in list_photos(folder)]})
         return
     loaded = scene.load(folder, kind)
     console.print(_summary(loaded))
@@ -58,6 +59,40 @@ def run(
         from gbinet.viewer.overview import draw_overview
 
         say(f"picture in {write_image(picture, draw_overview(loaded))}")
+    if for_programs():
+        tell(_content(loaded))
+
+
+def _content(scene: Scene) -> dict[str, object]:
+    """What a program wants to know about a scene."""
+    from gbinet.scenes.neighbours import coverage
+
+    views = [
+        {
+            "name": view.name,
+            "photo": view.image_path,
+            "width": view.camera.width,
+            "height": view.camera.height,
+            "K": view.camera.K.tolist(),
+            "cam_from_world": view.camera.cam_from_world.tolist(),
+            "depth_range": None
+            if view.depth_range is None
+            else [view.depth_range.near, view.depth_range.far],
+            "sources": [scene.views[source.index].name for source in view.sources],
+            "coverage": share,
+            "mask": view.mask_path,
+            "depth": view.depth_path,
+        }
+        for view, share in zip(scene.views, coverage(scene.views), strict=True)
+    ]
+    return {
+        "name": scene.name,
+        "kind": scene.kind,
+        "root": scene.root,
+        "sparse_points": 0 if scene.points is None else len(scene.points.xyz),
+        "warnings": list(scene.warnings),
+        "views": views,
+    }
 
 
 def _photo_table(folder: Path, photos: list[Path]) -> Table:

@@ -12,6 +12,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from gbinet.cli.say import for_programs, speak_to_programs
+
 # Verb -> what it does. Each lives in gbinet/cli/<verb>.py as a typed function `run`, from which tyro derives
 # the flags, or as a dict of such functions (`gbinet evaluate dtu`), or as a function `command` that makes one
 # from the arguments, where defaults depend on them. Heavy imports happen inside these modules, so that
@@ -32,6 +34,7 @@ VERBS: dict[str, str] = {
 }
 
 
+FOR_PROGRAMS = ("info", "reconstruct", "evaluate", "benchmark")  # verbs that take --json
 _GO_ON = "Finished work is kept; run the same command again to continue."
 
 
@@ -41,6 +44,7 @@ def usage() -> str:
     lines += [
         "",
         "`gbinet VERB --help` lists a verb's options. --debug shows tracebacks.",
+        f"--json prints one JSON object on stdout, all else on stderr: {', '.join(FOR_PROGRAMS)}.",
         "`gbinet --completion bash` (or zsh) prints a script that completes verbs and options.",
     ]
     return "\n".join(lines)
@@ -87,6 +91,9 @@ def main(argv: list[str] | None = None) -> int:
     if verb not in VERBS:
         print(f"gbinet: there is no verb {verb!r}.\n\n{usage()}", file=sys.stderr)
         return 2
+    speak_to_programs(verb in FOR_PROGRAMS and "--json" in arguments)
+    if for_programs():
+        arguments = [a for a in arguments if a != "--json"]
     return _run(verb, arguments[1:], debug)
 
 

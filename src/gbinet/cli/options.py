@@ -106,10 +106,15 @@ class NetworkOptions:
 class MeshOptions:
     """A mesh beside the cloud."""
 
-    mesh: Annotated[Literal["tsdf", "poisson"] | None, otherwise("none", "{tsdf,poisson}")] = None
-    """Also write a mesh (extra 'mesh'): tsdf keeps to what photos confirmed, poisson closes holes."""
+    mesh: Annotated[
+        Literal["tsdf", "poisson", "textured"] | None, otherwise("none", "{tsdf,poisson,textured}")
+    ] = None
+    """Also write a mesh (extra 'mesh'): tsdf keeps to what photos confirmed, poisson closes holes, textured
+    paints the photos onto tsdf, as .glb and .obj."""
     mesh_voxel: Annotated[float | None, otherwise("2 pixels", "SIZE")] = None
-    """Edge of the voxels of --mesh tsdf, in the scene's unit."""
+    """Edge of the voxels of --mesh tsdf and textured, in the scene's unit."""
+    mesh_faces: int = 100_000
+    """Triangles of a textured mesh, at most."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,8 @@ class FusionOptions:
     """The same where the photo has no texture, such as sky and blank walls."""
     keep_burnt_out: bool = False
     """Keep pixels that are white in all channels."""
+    keep_sky: bool = False
+    """Keep what looks like sky (blank, without confident depth, up to the upper edge) and its fringe."""
     min_views: int = FusionConfig().min_views
     """Other views that must agree with a point."""
     strict_views: bool = False

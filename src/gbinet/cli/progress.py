@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -37,8 +39,12 @@ def progress_bar(label: str = "") -> Iterator[ProgressCall]:
     # Into a file or a pipe rich would print an empty line and nothing else.
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks: dict[str, int] = {}
+        lines = _Lines(5.0)
 
         def progress(done: int, total: int, what: str) -> None:
+            if bars.disable:
+                lines(label or "working", done, total, what)
+                return
             if what not in tasks:
                 tasks[what] = bars.add_task(shown(f"{label} {what}".strip()), total=total)
             bars.update(bars.task_ids[tasks[what]], completed=done, total=total)
@@ -47,6 +53,7 @@ def progress_bar(label: str = "") -> Iterator[ProgressCall]:
 
 
 _TITLES = {
+    "frames": "choosing frames",
     "poses": "finding poses",
     "reading": "reading photos",
     "kernels": "kernels",
@@ -66,11 +73,24 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each", style="dim")
 
 
-class StepBars:
-    """`with StepBars() as bars: work(progress=bars)`; on no terminal, nothing is drawn."""
+class _Lines:
+    """Progress where nobody watches: a line on stderr, not more often than every so many seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: float) -> None:
+        self.every, self.last = every, time.monotonic()
+
+    def __call__(self, title: str, done: int, total: int, what: str) -> None:
+        if time.monotonic() - self.last >= self.every:
+            self.last = time.monotonic()
+            print(shown(f"{title}: {done} of {total}, {what}"), file=sys.stderr, flush=True)
+
+
+class StepBars:
+    """`with StepBars() as bars: work(progress=bars)`; on no terminal, a line every few seconds."""
+
+    def __init__(self, every: float = 5.0) -> None:
         console = Console(stderr=True)
+        self._lines = _Lines(every)
         self._bars = Progress(
             TextColumn("{task.description:14}"),
             BarColumn(bar_width=28),
@@ -94,6 +114,9 @@ class StepBars:
         self._bars.stop()
 
     def __call__(self, step: str, done: int, total: int, what: str) -> None:
+        if self._bars.disable:
+            self._lines(_TITLES.get(step, step), done, total, what)
+            return
         if step not in self._tasks:
             self._tasks[step] = self._bars.add_task(_TITLES.get(step, step), total=total, what="")
         self._bars.update(self._tasks[step], completed=done, total=total, what=shown(what))

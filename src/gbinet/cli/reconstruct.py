@@ -20,11 +20,13 @@ from gbinet.cli.options import (
     NetworkOptions,
     SceneFlags,
     SceneOptions,
-    otherwise,
 )
+from gbinet.cli.place_options import UNPLACED, PlaceFlags
 from gbinet.cli.progress import StepBars
-from gbinet.cli.say import say, say_notes
-from gbinet.pipeline.reconstruct import ExportKind
+from gbinet.cli.say import say, say_notes, tell
+from gbinet.errors import InputError
+from gbinet.formats.cloud_files import is_cloud_name
+from gbinet.pipeline.export import ExportKind
 from gbinet.scenes.sfm.cameras import CameraSharing
 
 Quality = Annotated[Literal["fast", "balanced", "best"], tyro.conf.arg(aliases=["-q"])]
@@ -56,27 +58,34 @@ def run(
     fusion: FusionFlags = FusionOptions(),
     scene: SceneFlags = SceneOptions(),
     camera: Annotated[CameraSharing | None, BY_EXIF] = None,
-    export: Annotated[ExportKind | None, otherwise("nothing", "KIND")] = None,
+    frames: int = 100,
+    place: PlaceFlags = UNPLACED,
+    export: Annotated[tuple[ExportKind, ...], tyro.conf.arg(help_behavior_hint="(default: nothing)")] = (),
     mesh: MeshFlags = MeshOptions(),
     overwrite: bool = False,
 ) -> None:
     """Make a dense cloud from photos.
 
     Args:
-        photos: Folder of photos, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
+        photos: Folder of photos, a video, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder for cloud.ply, depth/, report.html, run.json. Run again with the same folder to continue.
         quality: Sets --max-size, --views, --min-views and --max-reprojection. The defaults below are those of
             the quality that is given.
         max_size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         camera: Which bare photos share one camera. per-folder also reads the folders in the folder.
-        export: Also write scene and depth maps into out/export, for colmap, openmvs or nerfstudio.
+        frames: Photos taken from a video, at most: sharp ones that show something new.
+        export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, or depth maps as pictures,
+            into out/export; or the cloud as out/cloud.las, .laz or .xyz. Several are fine.
         overwrite: Replace depth maps in the output folder that were made with other settings.
     """
+    from gbinet.formats.reading import read_json
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline import reconstruct as pipeline
     from gbinet.pipeline.record import duration
 
+    if is_cloud_name(out) and not out.is_dir():
+        raise InputError(f"{out}: -o is a folder here; --export {out.suffix[1:]} writes such a cloud into it")
     config = pipeline.preset(quality)
     depth = network.settings(max_size=max_size, views=views, depth_range=scene.limits)
     config = replace(
@@ -86,15 +95,20 @@ def run(
         images=scene.images,
         masks=scene.masks,
         camera=camera,
+        frames=frames,
+        place=place.config(),
         export=export,
         mesh=mesh.mesh,
         mesh_voxel=mesh.mesh_voxel,
+        mesh_faces=mesh.mesh_faces,
     )
     model = GBiNet.from_pretrained(network.weights)
     with StepBars() as bars:
         result = pipeline.run(photos, model, out, config, overwrite=overwrite, progress=bars)
     if result.poses is not None:
         say(result.poses.summary())
+    if result.place is not None:
+        say(result.place.summary())
     say_notes(result.warnings)
     if result.depth.kept:
         say(f"{len(result.depth.kept)} depth maps were there already, {len(result.depth.computed)} are new.")
@@ -102,3 +116,13 @@ def run(
         say(f"also: {path}")
     say(f"{result.points:,} points in {duration(result.seconds)}: {result.cloud}")
     say(f"look at {result.report}")
+    tell(
+        {
+            "out": result.out,
+            "cloud": result.cloud,
+            "report": result.report,
+            "scene": result.out / "scene.json",
+            "also": list(result.extras),
+            **read_json(result.out / "run.json"),
+        }
+    )

@@ -1,16 +1,36 @@
-"""Printing: one line, with names as they are shown."""
+"""Printing: for people, lines with names as they are shown; for programs (--json), one object on stdout."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterable
 
 from gbinet.names import shown
 
+_for_programs = False  # stdout belongs to one JSON object; all else goes to stderr
+
+
+def speak_to_programs(on: bool) -> None:
+    """Whether --json was given; set once, before a verb runs."""
+    global _for_programs
+    _for_programs = on
+
+
+def for_programs() -> bool:
+    return _for_programs
+
 
 def say(text: object) -> None:
-    print(shown(text), flush=True)
+    print(shown(text), file=sys.stderr if _for_programs else sys.stdout, flush=True)
 
 
 def say_notes(texts: Iterable[str]) -> None:
     for text in texts:
         say(f"note: {text}")
+
+
+def tell(content: object) -> None:
+    """The object for programs, if one asked for it."""
+    if _for_programs:
+        print(json.dumps(content, indent=2, default=str), flush=True)

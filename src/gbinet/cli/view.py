@@ -44,6 +44,10 @@ def _scene(out: Path, given: Path | None, images: Path | None) -> Scene | None:
     if given is not None:
         return load_scene(given, images=images, cache=out / "undistorted")
     try:
+        return load_scene(out, images=images)  # what a run leaves is a scene
+    except GBiNetError:
+        pass  # an older one, or a cloud alone
+    try:
         record = read_json(out / "run.json")
         images = images or record["settings"].get("images")
         return load_scene(record["scene"]["root"], images=images, cache=out / "undistorted")

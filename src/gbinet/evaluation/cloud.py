@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from gbinet.errors import InputError
 from gbinet.evaluation.nearest import Points, nearest_distances, thin
-from gbinet.formats.ply import read_ply
+from gbinet.formats.cloud_files import read_cloud
 from gbinet.progress import Progress
 
 
 def load_points(path: str | Path) -> Points:
-    """Positions of a PLY file, checked."""
-    return checked(read_ply(path).xyz.numpy(), str(path))
+    """Positions of a cloud (.ply, .las, .laz, .xyz), checked."""
+    return checked(read_cloud(path).xyz.numpy(), str(path))
 
 
 def checked(points: Points, name: str) -> Points:

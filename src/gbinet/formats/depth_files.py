@@ -2,12 +2,13 @@
 
 | suffix        | format                                                   |
 |---------------|----------------------------------------------------------|
-| `.npz`        | `depth`, `confidence`, `made_by`: what `gbinet` writes   |
+| `.npz`        | `depth`, `confidence`, `made_by`, `K`, `cam_from_world`, `photo`: what `gbinet` writes |
 | `.npy`        | one array                                                |
 | `.pfm`        | portable float map                                       |
 | `.png`        | 16-bit integers: choose the scale (0.001 = millimetres)  |
 | `.tif .tiff`  | float32 TIFF                                             |
 | `.bin`        | COLMAP dense map                                         |
+| `.exr`        | OpenEXR, channel `Z` (extra `exr`)                       |
 | `.dmap`       | OpenMVS depth map (reading only; it also needs a camera) |
 
 A stored value times `scale` is the depth. Unknown depth is 0; NaN, infinite and negative values become 0.
@@ -32,13 +33,14 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.colmap_array import read_colmap_array, write_colmap_array
+from gbinet.formats.exr import read_exr, write_exr
 from gbinet.formats.image import decoded, opened
 from gbinet.formats.limits import check_unpacked
 from gbinet.formats.made_by import KEY, Maker, as_array, maker_of, record_maker
 from gbinet.formats.openmvs import dmap_image_name, read_dmap
 from gbinet.formats.pfm import read_pfm, write_pfm
 from gbinet.formats.reading import NPY_HEADER, is_file, open_sized
-from gbinet.names import file_stem
+from gbinet.names import file_stem, shown
 
 Array = np.ndarray[Any, Any]
 
@@ -99,8 +101,13 @@ def write_depth(
     confidence: Array | Tensor | None = None,
     scale: float = 1.0,
     made_by: Maker | None = None,
+    camera: Camera | None = None,
+    photo: str | None = None,
 ) -> Path:
-    """Write a depth map [H, W]; confidence is kept only by `.npz`. `made_by`: what predicted it, if so."""
+    """Write a depth map [H, W]. `made_by`: what predicted it, if so.
+
+    Confidence, the map's camera and the name of its photo are kept only by `.npz`.
+    """
     path = Path(path)
     values = _to_array(depth)
     if values.ndim != 2 or values.size == 0:
@@ -108,7 +115,8 @@ def write_depth(
     check_positive(f"{path}: the scale of stored depths", scale)
     values = _clean(values, 1.0 / scale)
     if path.suffix.lower() == ".npz":
-        _write_npz(path, values, None if confidence is None else _to_array(confidence), made_by)
+        sure = None if confidence is None else _to_array(confidence)
+        _write_npz(path, values, sure, made_by, _camera_arrays(camera, photo))
     else:
         write = _handler(_WRITERS, path)
         record_maker(path, made_by)
@@ -153,8 +161,7 @@ def _claims(path: Path) -> list[tuple[int, str]]:
 def _handler(table: dict[str, Callable[..., Any]], path: Path) -> Callable[..., Any]:
     suffix = path.suffix.lower()
     if suffix not in table:
-        hint = " (OpenEXR is not supported: convert it to TIFF or PFM)" if suffix == ".exr" else ""
-        raise FormatError(path, f"unknown kind of depth file '{suffix}'{hint}; known: {', '.join(table)}")
+        raise FormatError(path, f"unknown kind of depth file '{suffix}'; known: {', '.join(table)}")
     return table[suffix]
 
 
@@ -233,8 +240,29 @@ def _read_npz_depth(path: Path) -> Array:
     return depth
 
 
-def _write_npz(path: Path, depth: Array, confidence: Array | None, made_by: Maker | None) -> None:
-    arrays = {"depth": depth}
+def _camera_arrays(camera: Camera | None, photo: str | None) -> dict[str, Array]:
+    """K, cam_from_world and the photo's name, as an .npz holds them."""
+    arrays: dict[str, Array] = {} if photo is None else {"photo": np.array(shown(photo))}
+    if camera is not None:
+        arrays |= {"K": camera.K.double().cpu().numpy()}
+        arrays |= {"cam_from_world": camera.cam_from_world.double().cpu().numpy()}
+    return arrays
+
+
+def read_depth_camera(path: str | Path) -> Camera | None:
+    """The camera that an .npz holds, of the map's own size; None where it has none."""
+    K, pose = (_read_npz(Path(path), key) for key in ("K", "cam_from_world"))
+    if K is None or pose is None:
+        return None
+    height, width = read_depth(path).shape
+    intrinsics, cam_from_world = (torch.from_numpy(v.astype(np.float64)) for v in (K, pose))
+    return Camera(intrinsics, cam_from_world, width, height).check(str(path))
+
+
+def _write_npz(
+    path: Path, depth: Array, confidence: Array | None, made_by: Maker | None, more: dict[str, Array]
+) -> None:
+    arrays = {"depth": depth, **more}
     if confidence is not None:
         if confidence.shape != depth.shape:
             raise InputError(
@@ -301,6 +329,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     ".tif": _read_picture,
     ".tiff": _read_picture,
     ".bin": read_colmap_array,
+    ".exr": read_exr,
     ".dmap": lambda path: read_dmap(path).depth,
 }
 SUFFIXES = tuple(_READERS)  # of files that can be read as depth maps
@@ -312,4 +341,5 @@ _WRITERS: dict[str, Callable[..., Any]] = {
     ".tif": _write_tiff,
     ".tiff": _write_tiff,
     ".bin": write_colmap_array,
+    ".exr": write_exr,
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import mmap
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -181,6 +182,23 @@ def read_ply(path: str | Path) -> PointCloud:
             else _read_binary(file, path, elements, _BYTE_ORDER[form])
         )
     return _to_cloud(path, columns)
+
+
+def ply_pieces(path: str | Path, points: int = _CHUNK) -> Iterator[PointCloud]:
+    """The same cloud some points at a time; text files, and those with lists, come in one piece."""
+    path = Path(path)
+    with open_sized(path) as (file, size):
+        form, elements = _read_header(file, path)
+        _check_sizes(path, elements, form == "ascii", size - file.tell())
+        element = elements[0]
+        if form == "ascii" or element.name != "vertex" or element.has_lists:
+            yield read_ply(path)
+            return
+        layout = np.dtype([(p.name, _BYTE_ORDER[form] + p.type) for p in element.fixed])
+        for start in range(0, max(1, element.count), points):
+            data = file.read(min(points, element.count - start) * layout.itemsize)
+            rows = np.frombuffer(data, layout)
+            yield _to_cloud(path, {n: rows[n].astype(layout[n].newbyteorder("=")) for n in _wanted(layout)})
 
 
 def _read_header(file: BinaryIO, path: Path) -> tuple[str, list[_PlyElement]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from gbinet import ops
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, check_finite, check_positive, check_share, flag
-from gbinet.formats.ply import PlyWriter
+from gbinet.formats.cloud_files import cloud_writer
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
 from gbinet.fusion.judging import Departure, Judged, judge_fast, judge_plainly
 from gbinet.fusion.loading import Loaded, Loader
@@ -39,6 +39,7 @@ class FusionConfig:
     min_confidence: float | None = None
     blank_confidence: float = 0.6  # the same where the photo has no texture (sky, blank walls)
     keep_burnt_out: bool = False  # pixels that are white in all channels show no surface: they are dropped
+    keep_sky: bool = False  # sky, and its fringe on roofs, is dropped: see gbinet.fusion.sky
     max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
     max_relative_depth: float = 0.01  # geometric filter: share of the depth that it may be off
     min_views: int = 3  # other views that must agree with the reference
@@ -113,14 +114,14 @@ def fuse(
     progress: Progress | None = None,
     on_view: Callable[[FusedView], None] | None = None,
 ) -> FusionResult:
-    """Fuse all depth maps of a scene into the PLY file `path`; points are written as they come.
+    """Fuse all depth maps of a scene into the cloud `path` (.ply, .las, .laz, .xyz), written as points come.
 
     A thread writes while the next views are compared. There `on_view` sees every view's share, one after the
     other (for pictures and numbers).
     """
     config = config or FusionConfig()
     lonely, views = list[str](), 0
-    with PlyWriter(path) as writer, ThreadPoolExecutor(1, "fusion-write") as worker:
+    with cloud_writer(path) as writer, ThreadPoolExecutor(1, "fusion-write") as worker:
         writer.append(empty_cloud(_position_type(scene)))
 
         def complete(finish: Callable[[], FusedView]) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, GBiNetError
 from gbinet.formats.image import read_image, read_mask
 from gbinet.fusion.photometric import trusted
+from gbinet.fusion.sky import sky
 from gbinet.fusion.sources import DepthSource, RecentMaps
 from gbinet.scene import Scene, View
 
@@ -113,6 +114,8 @@ class Loader:
             confidence = moved(found.confidence.to(torch.float32), self.device)
             least = config.confidence_for(found.made_by)
             keep &= trusted(confidence, photo, least, config.blank_confidence, config.keep_burnt_out)
+            if photo is not None and not config.keep_sky:
+                keep &= ~sky(photo, confidence >= config.blank_confidence)
         kept = DepthMap(torch.where(keep, depth, 0), found.camera, confidence)
         return Loaded(found, kept, photo, known)
 

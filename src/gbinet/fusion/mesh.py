@@ -7,16 +7,20 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gbinet.errors import GBiNetError, check_positive
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.optional import optional
 from gbinet.fusion.fuse import FusedView, FusionConfig
 from gbinet.fusion.points import colours
 from gbinet.fusion.sources import DepthSource
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 
-MeshKind = Literal["tsdf", "poisson"]
+Vertices = NDArray[np.float64]  # [N, 3]
+Faces = NDArray[np.int64]  # [F, 3]
+MeshKind = Literal["tsdf", "poisson", "textured"]
 
 _VOXEL_PIXELS = 2.0  # default edge of a voxel, in pixels at the median depth
 _TRUNCATION = 4.0  # voxels before and behind a surface that remember it
@@ -28,22 +32,33 @@ _SAMPLED_VIEWS = 20  # depth maps that are looked at for the default voxel size
 
 def open3d() -> Any:
     """The module, or a sentence that says how to get it."""
-    try:
-        import open3d as module
-    except ImportError as error:
-        raise GBiNetError("a mesh needs open3d: pip install 'gbinet[mesh]'") from error
-    return module
+    return optional("open3d", "a mesh", "mesh")
+
+
+def check_libraries(kind: MeshKind) -> None:
+    """What a mesh needs, said before the work where it is missing."""
+    open3d()
+    if kind == "textured":
+        optional("xatlas", "a textured mesh", "mesh")
 
 
 class Mesher:
     """Makes the mesh that was asked for by name: sees every view as fusion goes by, then writes."""
 
     def __init__(
-        self, scene: Scene, depths: DepthSource, kind: MeshKind, config: FusionConfig, voxel: float | None
+        self,
+        scene: Scene,
+        depths: DepthSource,
+        kind: MeshKind,
+        config: FusionConfig,
+        voxel: float | None,
+        faces: int = 100_000,
     ) -> None:
-        open3d()
+        check_libraries(kind)
+        self.scene, self.depths, self.kind, self.config, self.faces = scene, depths, kind, config, faces
+        self.up: Vertices | None = None  # [3], where it is known
         self.tsdf: TsdfMesh | None = None
-        if kind == "tsdf":
+        if kind != "poisson":
             voxel = default_voxel(scene, depths, config) if voxel is None else voxel
             self.tsdf = TsdfMesh(scene, voxel, config.box)
 
@@ -51,8 +66,16 @@ class Mesher:
         if self.tsdf is not None:
             self.tsdf.add(fused)
 
-    def write(self, cloud: Path, mesh: Path) -> Path:
-        return write_poisson(cloud, mesh) if self.tsdf is None else self.tsdf.write(mesh)
+    def write(self, cloud: Path, mesh: Path) -> tuple[Path, ...]:
+        """The files that were written: `mesh`, or for a textured one the same name with .glb and .obj."""
+        if self.tsdf is None:
+            return (write_poisson(cloud, mesh),)
+        if self.kind == "tsdf":
+            return (self.tsdf.write(mesh),)
+        from gbinet.fusion.textured import write_textured
+
+        vertices, faces = simplified(self.tsdf.surface(mesh), self.faces)
+        return write_textured(self.scene, self.depths, vertices, faces, mesh, self.config, self.up)
 
 
 class TsdfMesh:
@@ -101,7 +124,10 @@ class TsdfMesh:
         )
 
     def write(self, path: Path) -> Path:
-        """Extract the surface, drop specks, crop to the box."""
+        return _write(self.o3d, self.surface(path), path)
+
+    def surface(self, path: Path) -> Any:
+        """The surface, without specks, cropped to the box; `path` is named where there is none."""
         mesh = self.grid.extract_triangle_mesh(weight_threshold=_MIN_WEIGHT).to_legacy()
         labels, counts, _ = mesh.cluster_connected_triangles()
         sizes = np.asarray(counts)
@@ -111,7 +137,16 @@ class TsdfMesh:
         mesh.translate(self.origin.numpy())
         if self.box is not None:
             mesh = mesh.crop(self.o3d.geometry.AxisAlignedBoundingBox(self.box[:3], self.box[3:]))
-        return _write(self.o3d, mesh, path, f"no surface for a mesh at voxels of {self.voxel:g}")
+        return _checked(mesh, path, f"no surface for a mesh at voxels of {self.voxel:g}")
+
+
+def simplified(mesh: Any, faces: int) -> tuple[Vertices, Faces]:
+    """Vertices and triangles of a mesh with so many triangles at most."""
+    if len(mesh.triangles) > faces:
+        mesh = mesh.simplify_quadric_decimation(faces)
+        mesh.remove_degenerate_triangles()
+        mesh.remove_unreferenced_vertices()
+    return np.asarray(mesh.vertices), np.asarray(mesh.triangles).astype(np.int64)
 
 
 def default_voxel(scene: Scene, depths: DepthSource, config: FusionConfig) -> float:
@@ -147,12 +182,16 @@ def write_poisson(cloud_path: Path, mesh_path: Path, octree_depth: int = 10, tri
         points.colors = o3d.utility.Vector3dVector(cloud.rgb.double().numpy() / 255)
     mesh, density = o3d.geometry.TriangleMesh.create_from_point_cloud_poisson(points, depth=octree_depth)
     mesh.remove_vertices_by_mask(np.asarray(density) < np.quantile(np.asarray(density), trim))
-    return _write(o3d, mesh, mesh_path, "Poisson reconstruction found no surface")
+    return _write(o3d, _checked(mesh, mesh_path, "Poisson reconstruction found no surface"), mesh_path)
 
 
-def _write(o3d: Any, mesh: Any, path: Path, problem: str) -> Path:
+def _checked(mesh: Any, path: Path, problem: str) -> Any:
     if not len(mesh.triangles):
         raise GBiNetError(f"{path}: {problem}")
+    return mesh
+
+
+def _write(o3d: Any, mesh: Any, path: Path) -> Path:
     mesh.vertex_colors = o3d.utility.Vector3dVector(np.clip(np.asarray(mesh.vertex_colors), 0, 1))
     with atomic_path(path) as temporary:
         if not o3d.io.write_triangle_mesh(str(temporary), mesh):

@@ -25,7 +25,8 @@ from gbinet.camera import Camera
 from gbinet.inference import tiles
 from gbinet.inference.device import pick_device, pick_precision
 from gbinet.inference.graphs import made_ready
-from gbinet.inference.predictor import DepthConfig, working_size
+from gbinet.inference.predictor import DepthConfig
+from gbinet.inference.tiles import working_size
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import Scene
 

@@ -136,11 +136,9 @@ def estimate_depths(
         SceneError: If the scene has fewer than two photos.
 
     Example:
-        >>> import gbinet
         >>> scene, model = gbinet.load_scene("my-scene"), gbinet.GBiNet.from_pretrained()
-        >>> run = gbinet.estimate_depths(scene, model, "depths")
-        >>> len(run.computed), len(run.failed)
-        (5, 0)
+        >>> len(gbinet.estimate_depths(scene, model, "depths").computed)
+        5
     """
     out, config = Path(out), config or DepthConfig()
     if len(scene.views) < 2:
@@ -260,7 +258,7 @@ class _Worker:
 
     def _camera(self, index: int) -> Camera:
         camera = self.scene.views[index].camera
-        return camera.resized(*working_size(camera, self.config.max_size))
+        return camera.resized(*tiles.working_size(camera, self.config.max_size))
 
     def _read(self, index: int) -> Tensor:
         """[H, W, 3] uint8 on the CPU, at the working size: a quarter of what floats would take to move."""
@@ -310,7 +308,15 @@ class _Worker:
 
     def _write(self, index: int, depth_map: DepthMap) -> Path:
         path = self.folder.path(index)
-        write_depth(path, depth_map.depth, depth_map.confidence, made_by=depth_map.made_by)
+        view = self.scene.views[index]
+        write_depth(
+            path,
+            depth_map.depth,
+            depth_map.confidence,
+            made_by=depth_map.made_by,
+            camera=depth_map.camera,
+            photo=(view.original_path or view.image_path).name,
+        )
         self.result.computed.append(self.scene.views[index].name)
         return path
 
@@ -391,9 +397,3 @@ class _Worker:
         if len(self.result.failed) == len(self.scene.views):
             name, reason = next(iter(self.result.failed.items()))
             raise SceneError(f"{self.scene.root}: no view could be done; {name}: {reason}")
-
-
-def working_size(camera: Camera, max_size: int) -> tuple[int, int]:
-    """Width and height that a photo is searched at."""
-    factor = min(1.0, max_size / max(camera.width, camera.height))
-    return max(8, round(camera.width * factor)), max(8, round(camera.height * factor))

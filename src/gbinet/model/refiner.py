@@ -72,7 +72,7 @@ class Refiner(nn.Module):
         weight, count = self.entry.weight, self.entry.in_channels
         filled = -(-count // ALIGNED) * ALIGNED if self.entry.packed else count
         inputs = weight.new_empty((batch, height, width, filled)).permute(0, 3, 1, 2)  # channels last
-        inputs[:, count:] = 0
+        inputs[:, count:].zero_()
         at = 0
         for i in range(1, self.candidates):  # saturating: how wrong something is does not matter
             inputs[:, at] = torch.tanh((places[:, i] - places[:, 0]) / 4)

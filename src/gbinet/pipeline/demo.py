@@ -28,6 +28,7 @@ from gbinet.render.shade import render
 from gbinet.scene import DepthRange, Scene, View
 from gbinet.scenes.complete import completed
 from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.result import write_result
 
 _DISTANCE = 0.75  # metres from the cameras to the middle of the table
 
@@ -116,7 +117,9 @@ def render_scene(folder: Path, config: DemoConfig, progress: StepProgress | None
         near, far = depth[depth > 0].quantile(torch.tensor([0.01, 0.98])).tolist()
         around = DepthRange(0.85 * near, 1.15 * far)
         views.append(View(name, cameras[index].to(dtype=torch.float64), path, around, depth_path=truth))
-    return completed(Scene("demo", "rendered", folder, tuple(views)))
+    scene = completed(Scene("demo", "rendered", folder, tuple(views)))
+    write_result(scene, folder)
+    return scene
 
 
 def _arc(config: DemoConfig) -> Camera:

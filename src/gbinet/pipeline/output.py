@@ -14,7 +14,13 @@ from gbinet.formats.lock import locked
 from gbinet.scene import Scene
 from gbinet.scenes.kinds import is_scene_folder
 
-_RESULTS = ("depth", "undistorted", "export", "stages")  # folders that runs make in their output folder
+_RESULTS = (
+    "depth",
+    "undistorted",
+    "export",
+    "stages",
+    "frames",
+)  # folders that runs make in their output folder
 _SCENE = "sfm"  # one more, which is a scene of its own
 
 

@@ -4,36 +4,37 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
+import numpy as np
 import torch
 
-from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import write_json
+from gbinet.formats.optional import installed
 from gbinet.fusion.fuse import FusionConfig, fuse
-from gbinet.fusion.mesh import Mesher, MeshKind, open3d
-from gbinet.fusion.sources import MAX_BYTES, DepthSource, RecentMaps
+from gbinet.fusion.mesh import Mesher, MeshKind, check_libraries
+from gbinet.fusion.sources import MAX_BYTES, RecentMaps
+from gbinet.georeference.place import Georeference, PlaceConfig
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
 from gbinet.model.gbinet import GBiNet
+from gbinet.pipeline.export import ExportKind, check_exports, export
 from gbinet.pipeline.kernels import prepare_kernels, preparing_beside
-from gbinet.pipeline.opening import open_scene, step_of
+from gbinet.pipeline.opening import step_of
 from gbinet.pipeline.output import output_folder
+from gbinet.pipeline.placing import prepare, with_place
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
 from gbinet.pointcloud import PointCloud
 from gbinet.progress import StepProgress
 from gbinet.provenance import maker
-from gbinet.scene import Scene, View
+from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.scenes.sfm.cameras import CameraSharing
 from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import write_report
-
-ExportKind = Literal["colmap", "openmvs", "nerfstudio"]
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,17 @@ class ReconstructConfig:
     images: Path | None = None  # folder of the photos, where a scene with poses has them elsewhere
     masks: Path | None = None  # folder of masks named like the photos; 0 = ignore
     camera: CameraSharing | None = None  # which bare photos share a camera; None = by size and EXIF
-    export: ExportKind | None = None  # also write the scene with its depth maps for another program
-    mesh: MeshKind | None = None  # also write mesh.ply (needs open3d)
+    frames: int = 100  # photos taken from a video, at most
+    place: PlaceConfig = field(default_factory=PlaceConfig)  # GPS, known positions or a length
+    export: tuple[ExportKind, ...] = ()  # also write scene, depth maps or cloud for other programs
+    mesh: MeshKind | None = None  # also write mesh.ply, or mesh.glb and mesh.obj (needs open3d)
     mesh_voxel: float | None = None  # edge for "tsdf", scene units; None = 2 pixels at the median depth
+    mesh_faces: int = 100_000  # triangles of a textured mesh, at most
 
     def __post_init__(self) -> None:
         if self.mesh_voxel is not None:
             check_positive("--mesh-voxel", self.mesh_voxel)
+        check_positive("--mesh-faces", self.mesh_faces)
 
 
 # Quality: what most people want to choose. Everything else follows, and can still be set one by one.
@@ -76,6 +81,7 @@ class Reconstruction:
     warnings: tuple[str, ...]
     extras: tuple[Path, ...] = ()  # exports and meshes
     poses: PosedPhotos | None = None  # what structure from motion came to, where it was needed
+    place: Georeference | None = None  # where its frame lies on the map, where known
 
 
 def reconstruct(
@@ -146,12 +152,14 @@ def _run(
     began = time.perf_counter()
     settings = preset(config) if isinstance(config, str) else config
     if settings.mesh is not None:
-        open3d()  # missing, it is said now, not after hours
+        check_libraries(settings.mesh)  # missing, they are named now, not after hours
+    check_exports(settings.export)
     network = model or GBiNet.from_pretrained()
     least = settings.fusion.confidence_for(maker(network).to_dict())
     settings = replace(settings, fusion=replace(settings.fusion, min_confidence=least))
     with preparing_beside(scene, network, settings):
-        found, notes, posed = open_scene(scene, out, settings, progress)
+        ready = prepare(scene, out, settings, progress)
+    found, posed, located, notes = ready.scene, ready.posed, ready.place, ready.notes
     times = {"opening": time.perf_counter() - began}
     prepare_kernels(found, network, settings, progress)
     times["kernels"] = time.perf_counter() - began - times["opening"]
@@ -168,7 +176,10 @@ def _run(
     )
     shown = ShownViews(found, recent)
     if settings.mesh is not None:
-        shown.mesher = Mesher(found, shown.depths, settings.mesh, settings.fusion, settings.mesh_voxel)
+        kind, voxel, faces = settings.mesh, settings.mesh_voxel, settings.mesh_faces
+        shown.mesher = Mesher(found, shown.depths, kind, settings.fusion, voxel, faces)
+        if located is not None and located.crs is not None:
+            shown.mesher.up = np.array([0.0, 0.0, 1.0])
     fusing = time.perf_counter()
     result = fuse(
         found,
@@ -186,17 +197,29 @@ def _run(
             "opening": times["opening"] - posed.outcome.total_seconds,
         }
     notes += shown.doubts()
-    extras = _extras(shown, out, settings, notes)
+    extras = _extras(shown, out, settings, notes, located)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
     figures = judge(out / "cloud.ply") if judge else ()
     seconds = time.perf_counter() - began
     record = record_of(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
     record["poses"] = None if posed is None else posed.to_dict()
+    record["georeference"] = None if located is None else located.to_dict()
     page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed)
+    page = with_place(page, located)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
     write_json(out / "run.json", record)
     return Reconstruction(
-        out, found, out / "cloud.ply", report, result.points, depth_run, seconds, warnings, extras, posed
+        out,
+        found,
+        out / "cloud.ply",
+        report,
+        result.points,
+        depth_run,
+        seconds,
+        warnings,
+        extras,
+        posed,
+        located,
     )
 
 
@@ -217,29 +240,21 @@ def failures(depth_run: DepthRun) -> list[str]:
     return [f"view {name} was left out: {reason}" for name, reason in depth_run.failed.items()]
 
 
-def _extras(shown: ShownViews, out: Path, config: ReconstructConfig, notes: list[str]) -> tuple[Path, ...]:
+def _extras(
+    shown: ShownViews,
+    out: Path,
+    config: ReconstructConfig,
+    notes: list[str],
+    located: Georeference | None,
+) -> tuple[Path, ...]:
     """Exports and mesh, where asked for; a mesh that fails does not cost the report."""
-    written = []
-    if config.export is not None:
-        written.append(export(shown.scene, shown.depths, out, config.export))
+    kinds = config.export
+    if located is not None and located.crs is not None and "laz" not in kinds and installed("laspy", "lazrs"):
+        kinds = (*kinds, "laz")  # what is on a map is wanted in the map's own format
+    written = [export(shown.scene, shown.depths, out, kind, located) for kind in kinds]
     if shown.mesher is not None:
         try:
-            written.append(shown.mesher.write(out / "cloud.ply", out / "mesh.ply"))
+            written += shown.mesher.write(out / "cloud.ply", out / "mesh.ply")
         except GBiNetError as error:
             notes.append(f"there is no mesh: {error}")
     return tuple(written)
-
-
-def export(scene: Scene, depths: DepthSource, out: Path, program: ExportKind) -> Path:
-    """The scene with its new depth maps (and cloud) as another program reads it, in out/export/<program>."""
-    from gbinet.scenes.kinds import write_scene, writers
-
-    def maps() -> Iterator[tuple[View, DepthMap]]:
-        for index, view in enumerate(scene.views):
-            found = depths.load(index)
-            if found is not None:
-                yield view, found
-
-    to = "colmap-dense" if program == "colmap" else program
-    cloud = PointCloud.load(out / "cloud.ply") if writers()[to].cloud else None
-    return write_scene(scene, out / "export" / program, to, maps(), cloud)

@@ -10,7 +10,8 @@ import torch
 
 from gbinet.fusion.fuse import FusedView, FusionConfig, fuse
 from gbinet.inference.device import pick_device
-from gbinet.inference.predictor import DepthConfig, working_size
+from gbinet.inference.predictor import DepthConfig
+from gbinet.inference.tiles import working_size
 from gbinet.model.gbinet import GBiNet
 from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene

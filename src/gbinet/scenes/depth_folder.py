@@ -12,6 +12,7 @@ from gbinet.formats.reading import is_file
 from gbinet.scene import Scene
 
 WORKSPACE = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
+OURS = Path("depth") / "settings.json"  # what a run of ours leaves beside its depth maps
 
 
 def maps_folder(folder: str | Path) -> Path:
@@ -25,13 +26,15 @@ def maps_folder(folder: str | Path) -> Path:
 class DepthFolder:
     """The depth maps of a scene's views: ours are `<folder>/<view name>.npz`, others as depth_files_in says.
 
-    Without a folder: those that the scene has. True depth, or else the maps of a dense workspace.
+    Without a folder: those that the scene has. True depth, or else those of our run that the scene is the
+    result of, or of a dense workspace.
     """
 
     def __init__(self, scene: Scene, folder: Path | None = None, scale: float = 1.0) -> None:
         own = any(view.depth_path is not None for view in scene.views)
         self.scene = scene
-        self.folder = folder if folder is not None or own else scene.root / WORKSPACE
+        found = (scene.root / OURS).parent if is_file(scene.root / OURS) else scene.root / WORKSPACE
+        self.folder = folder if folder is not None or own else found
         self.scale = scale  # a stored value times this is the depth
 
     @classmethod

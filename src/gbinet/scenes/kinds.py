@@ -8,11 +8,24 @@ from pathlib import Path
 from gbinet.errors import InputError, SceneError
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
-from gbinet.scenes import blendedmvs, colmap, dtu, mvsnet, nerfstudio, openmvs, photos, rgbd, tanks
+from gbinet.scenes import (
+    blendedmvs,
+    colmap,
+    depth_pictures,
+    dtu,
+    mvsnet,
+    nerfstudio,
+    openmvs,
+    photos,
+    result,
+    rgbd,
+    tanks,
+)
 from gbinet.scenes.kind import DepthMaps, Kind, Writer
 
 # Where a folder could be of several kinds, the first of them counts.
 KINDS: list[Kind] = [
+    result.KIND,
     dtu.KIND,
     colmap.KIND,
     nerfstudio.KIND,
@@ -21,6 +34,7 @@ KINDS: list[Kind] = [
     mvsnet.KIND,
     rgbd.KIND,
     openmvs.KIND,
+    depth_pictures.KIND,
     photos.KIND,
 ]
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from gbinet.scenes.sfm import colmap
@@ -80,21 +83,50 @@ class FakeImage:
 
 
 @pytest.mark.parametrize(
-    ("free", "fixed", "count", "is_fixed"),
+    ("free", "fixed", "count", "drifted", "is_fixed"),
     [
-        ([900.0] * 9, [], 10, False),  # good: not tried again
-        ([1e6] * 8 + [900.0] * 2, [1200.0] * 9, 10, True),  # focal lengths ran away
-        ([900.0] * 4, [1200.0] * 3, 10, False),  # fixed ones are not better
-        ([], [1200.0] * 3, 10, True),
+        ([900.0] * 9, [], 10, False, False),  # good: not tried again
+        ([1e6] * 8 + [900.0] * 2, [1200.0] * 9, 10, False, True),  # focal lengths ran away
+        ([900.0] * 4, [1200.0] * 3, 10, False, False),  # fixed ones are not better
+        ([], [1200.0] * 3, 10, False, True),
+        ([900.0] * 10, [1200.0] * 9, 10, True, True),  # all look the same way: EXIF knows better
+        ([900.0] * 10, [1200.0] * 5, 10, True, False),  # unless it loses photos
     ],
 )
 def test_focal_lengths_that_run_away_are_kept_fixed(
-    free: list[float], fixed: list[float], count: int, is_fixed: bool, monkeypatch: pytest.MonkeyPatch
+    free: list[float],
+    fixed: list[float],
+    count: int,
+    drifted: bool,
+    is_fixed: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def mapped(_: object, __: object, ___: object, ____: int, keep: bool, _____: object) -> list[FakeModel]:
         focals = fixed if keep else free
         return [FakeModel(focals)] if focals else []
 
     monkeypatch.setattr(colmap, "_map", mapped)
+    monkeypatch.setattr(colmap, "_drifted", lambda *_: drifted)
     models, kept = colmap.find_models(None, Path(), Path(), count, None)
     assert kept is is_fixed and models[0].num_reg_images() == len(fixed if is_fixed else free)
+
+
+@pytest.mark.parametrize(
+    ("turn", "focal", "drifted"), [(2.0, 1100.0, True), (2.0, 905.0, False), (40.0, 1100.0, False)]
+)
+def test_only_photos_that_look_the_same_way_let_a_focal_length_drift(
+    turn: float, focal: float, drifted: bool
+) -> None:
+    def lens(value: float) -> SimpleNamespace:
+        return SimpleNamespace(camera_id=1, has_prior_focal_length=True, mean_focal_length=lambda: value)
+
+    def image(degrees: float) -> SimpleNamespace:
+        a = np.radians(degrees)
+        rotation = np.array([[1, 0, 0], [0, np.cos(a), -np.sin(a)], [0, np.sin(a), np.cos(a)]])
+        pose = SimpleNamespace(rotation=SimpleNamespace(matrix=lambda: rotation))
+        return SimpleNamespace(has_pose=True, cam_from_world=lambda: pose)
+
+    database = SimpleNamespace(read_all_cameras=lambda: [lens(900.0)])
+    pycolmap = SimpleNamespace(Database=SimpleNamespace(open=lambda _: nullcontext(database)))
+    model = SimpleNamespace(images={i: image(turn * i) for i in range(4)}, cameras={1: lens(focal)})
+    assert colmap._drifted(pycolmap, Path(), model) is drifted

@@ -7,12 +7,15 @@ their order). Features and matches still use all cores.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gbinet.progress import Progress
 from gbinet.scenes.sfm.cameras import InputPhoto
@@ -22,6 +25,8 @@ from gbinet.scenes.sfm.outcome import absurd_photos
 _MAX_SIZE = 2000  # px, longer side for finding features: more costs time and adds little
 _SEED = 0
 _BLOCK = 500  # pairs that are compared between two reports of progress
+_PARALLEL = math.radians(15)  # photos that all look the same way within this say nothing about focal lengths
+_DRIFT = 0.03  # share that a focal length may then differ from EXIF
 _SMALLEST_MODEL = 3  # photos; smaller further models are not worth a word
 
 
@@ -100,16 +105,39 @@ def find_models(
 ) -> tuple[list[Any], bool]:
     """Models of the photos, that with the most sound photos first; whether focal lengths were kept fixed.
 
-    Where half of the photos or more get no sound pose, it is tried again with the focal lengths of EXIF: they
-    run away when photos say little about them.
+    Where half of the photos or more get no sound pose, or all of them look the same way and their focal
+    length has left what EXIF says, it is tried again with the focal lengths of EXIF: they run away when
+    photos say little about them.
     """
     models = _map(pycolmap, database, images, count, False, progress)
-    if models and _sound(models[0]) > count / 2:
+    drifted = bool(models) and _drifted(pycolmap, database, models[0])
+    if models and _sound(models[0]) > count / 2 and not drifted:
         return models, False
     again = _map(pycolmap, database, images, count, True, progress)
-    if again and (not models or _sound(again[0]) > _sound(models[0])):
+    found = _sound(again[0]) if again else 0
+    if found and (not models or found > _sound(models[0]) or (drifted and found >= 0.9 * _sound(models[0]))):
         return again, True
     return models, False
+
+
+def _drifted(pycolmap: Any, database: Path, model: Any) -> bool:
+    """Whether a focal length left that of EXIF where nothing holds it.
+
+    A drone that looks straight down sees the same picture from twice the height with twice the focal length.
+    """
+    with pycolmap.Database.open(database) as opened:
+        known = {c.camera_id: c for c in opened.read_all_cameras() if c.has_prior_focal_length}
+    images = [image for image in model.images.values() if image.has_pose]
+    axes = np.stack([image.cam_from_world().rotation.matrix()[2] for image in images])  # [V, 3]
+    middle = axes.mean(axis=0)
+    if (axes @ middle / np.linalg.norm(middle)).min() < math.cos(_PARALLEL):
+        return False
+    ratios = [
+        model.cameras[i].mean_focal_length() / known[i].mean_focal_length()
+        for i in model.cameras
+        if i in known
+    ]
+    return any(abs(math.log(ratio)) > _DRIFT for ratio in ratios)
 
 
 def _sound(model: Any) -> int:

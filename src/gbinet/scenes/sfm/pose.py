@@ -24,7 +24,7 @@ from gbinet.scenes.sfm.matching import plan
 from gbinet.scenes.sfm.outcome import ADVICE, Outcome, absurd_photos, listed, no_model, outcome_of
 
 _PHOTO_BYTES = 6 << 20  # of disk per photo: 2 MiB of features and matches, and as much again while they grow
-VERSION = 2  # of what this module does: results of another one are not taken over
+VERSION = 3  # of what this module does: results of another one are not taken over
 _LISTS = ("placed", "missing", "broken", "copies")  # of PosedPhotos, as sfm.json holds them
 
 

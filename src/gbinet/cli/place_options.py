@@ -1,0 +1,38 @@
+"""The options that say where a model lies and how large it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from gbinet.georeference.place import PlaceConfig
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """What was asked for on the command line."""
+
+    georeference: Literal["auto", "gps", "off"] = "auto"
+    """auto places bare photos by the GPS in their EXIF, in metres, where it says enough; gps does so with any
+    scene, or ends with the reason why not."""
+    positions: Path | None = None
+    """Table of known camera positions instead of GPS: name,x,y,z or name,lat,lon,alt (CSV)."""
+    crs: str | None = None
+    """Coordinate system of --positions, e.g. EPSG:32615; without it, metres in a frame of your own."""
+    scale: Annotated[
+        tuple[float, float, float, float, float, float, float] | None,
+        tyro.conf.arg(metavar="X0 Y0 Z0 X1 Y1 Z1 LENGTH"),
+    ] = None
+    """Two points of an earlier cloud and their true distance: the result comes out in the unit of LENGTH. The
+    earlier cloud must be one without a place: add --georeference off to that run where photos have GPS."""
+
+    def config(self) -> PlaceConfig:
+        return PlaceConfig(self.georeference, self.positions, self.crs, self.scale)
+
+
+# As parameters of a verb: the flags carry no prefix.
+PlaceFlags = Annotated[PlaceOptions, tyro.conf.arg(name="")]
+UNPLACED = PlaceOptions()

@@ -1,0 +1,68 @@
+"""Depth maps as OpenEXR, the exchange format of film and games: one channel `Z` of float32 (extra `exr`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gbinet.errors import FormatError
+from gbinet.formats.atomic import atomic_path
+from gbinet.formats.limits import check_unpacked
+from gbinet.formats.optional import optional
+from gbinet.formats.reading import regular_size
+
+Array = np.ndarray[Any, Any]
+
+_NAMES = (
+    "Z",
+    "V",
+    "Y",
+    "R",
+)  # of channels that hold depth, the usual one first; also behind a layer: `Depth.Z`
+
+
+def _openexr(path: Path) -> Any:
+    return optional("OpenEXR", f"{path.name}: EXR", "exr")
+
+
+def write_exr(path: str | Path, values: Array) -> Path:
+    """Write float32 [H, W]."""
+    path = Path(path)
+    openexr = _openexr(path)
+    header = {"compression": openexr.ZIP_COMPRESSION, "type": openexr.scanlineimage}
+    with atomic_path(path) as temporary:
+        openexr.File(header, {"Z": np.ascontiguousarray(values, np.float32)}).write(str(temporary))
+    return path
+
+
+def read_exr(path: str | Path) -> Array:
+    """The channel that holds depth, [H, W]."""
+    path = Path(path)
+    openexr = _openexr(path)
+    regular_size(path)
+    try:
+        low, high = openexr.File(str(path), header_only=True).header()["dataWindow"]
+        width, height = (int(b) - int(a) + 1 for a, b in zip(low, high, strict=True))
+        channels = openexr.File(str(path), header_only=True).header()["channels"]
+        check_unpacked(
+            path, max(0, width) * max(0, height) * 4 * len(channels), f"its {width}x{height} pixels"
+        )
+        found = openexr.File(str(path), separate_channels=True).channels()
+    except FormatError:
+        raise
+    except Exception as error:  # decoders raise nearly anything on broken files
+        raise FormatError(path, f"is not a readable EXR file ({error})", "header") from error
+    name = _depth_channel(list(found))
+    if name is None:
+        raise FormatError(path, f"has no channel for depth among {', '.join(found)}; expected Z", "header")
+    return np.asarray(found[name].pixels).astype(np.float32)
+
+
+def _depth_channel(names: list[str]) -> str | None:
+    for wanted in _NAMES:
+        for name in names:
+            if name.rpartition(".")[2].upper() == wanted:
+                return name
+    return names[0] if len(names) == 1 else None

@@ -1,0 +1,214 @@
+"""LAS and LAZ clouds, as photogrammetry and GIS exchange them: laspy and lazrs, extra `geo`.
+
+Positions are 32-bit integers times a step, plus an offset, both in the header. The first points decide them:
+the step is a power of ten that leaves room for a cloud a thousand times as wide. Colours have 16 bits.
+Confidence and the number of views that agree are extra dimensions; normals are left out.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from gbinet.errors import FormatError, InputError
+from gbinet.formats.atomic import atomic_path
+from gbinet.formats.optional import optional
+from gbinet.formats.reading import open_sized
+from gbinet.pointcloud import PointCloud
+
+Array = np.ndarray[Any, Any]
+
+_PLAIN, _COLOURED, _VERSION = 6, 7, "1.4"  # kinds of points in a LAS file
+_FIRST = 1 << 18  # points that are looked at before the step is chosen
+_CHUNK = 1 << 20  # points turned into bytes at a time
+_ROOM = 1e3  # the reach of the integers, over that of the first points
+_LARGEST = 2**31 - 1
+_HEADER = 375  # bytes of the header of version 1.4; 148 fewer in version 1.2
+_EXTRA = {"confidence": "confidence", "num_views": "num_views"}  # dimension -> field of PointCloud
+
+
+def _laspy(path: Path) -> Any:
+    if path.suffix.lower() == ".laz":
+        optional("lazrs", f"{path.name}: LAZ", "geo")
+    return optional("laspy", f"{path.name}: LAS", "geo")
+
+
+class LasWriter:
+    """Writes a cloud piece by piece. The first piece decides the dimensions."""
+
+    def __init__(self, path: str | Path, crs: str | None = None) -> None:
+        self.path, self.crs = Path(path), crs
+        self.count = 0
+        self._laspy = _laspy(self.path)
+        self._waiting: list[PointCloud] = []  # until the step is chosen
+        self._writer: Any = None
+        self._atomic = atomic_path(self.path)
+
+    def __enter__(self) -> LasWriter:
+        self._temporary = self._atomic.__enter__()
+        return self
+
+    def append(self, cloud: PointCloud) -> None:
+        self.count += len(cloud)
+        if self._writer is not None:
+            self._write(cloud)
+            return
+        self._waiting.append(cloud)
+        if self.count >= _FIRST:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Choose offset and step, write the header and what has waited."""
+        first = PointCloud.cat([cloud for cloud in self._waiting if len(cloud)] or self._waiting[:1])
+        header = self._laspy.LasHeader(
+            point_format=_PLAIN if first.rgb is None else _COLOURED, version=_VERSION
+        )
+        header.offsets, step = _grid(first.xyz.double().numpy())
+        header.scales = np.full(3, step)
+        header.generating_software = "gbinet"
+        kinds = {"confidence": "f4", "num_views": "u1"}
+        params = self._laspy.ExtraBytesParams
+        header.add_extra_dims(
+            [params(n, kinds[n]) for n, f in _EXTRA.items() if getattr(first, f) is not None]
+        )
+        if self.crs is not None:
+            header.add_crs(optional("pyproj", "a coordinate system", "geo").CRS.from_user_input(self.crs))
+        self._writer = self._laspy.open(str(self._temporary), mode="w", header=header)
+        self._waiting = []
+        self._write(first)
+
+    def _write(self, cloud: PointCloud) -> None:
+        header = self._writer.header
+        for start in range(0, len(cloud), _CHUNK):
+            part = cloud[start : start + _CHUNK]
+            record = self._laspy.ScaleAwarePointRecord.zeros(len(part), header=header)
+            xyz = part.xyz.double().numpy()
+            steps = np.rint((xyz - header.offsets) / header.scales)
+            if not (np.abs(steps) <= _LARGEST).all():
+                far = xyz[~(np.abs(steps) <= _LARGEST).all(axis=1)][0]
+                raise InputError(
+                    f"{self.path}: the point {' '.join(f'{v:g}' for v in far)} lies too far from the first "
+                    "ones for the integers of a LAS file; write .ply, or cut it off with --box"
+                )
+            record.X, record.Y, record.Z = steps.astype(np.int32).T
+            if part.rgb is not None and header.point_format.id == _COLOURED:
+                record.red, record.green, record.blue = (part.rgb.numpy().astype(np.uint16) * 257).T
+            for name, field in _EXTRA.items():
+                if name in header.point_format.dimension_names:
+                    values = getattr(part, field)
+                    if values is None:
+                        raise InputError(f"{self.path}: earlier points have {field}, this cloud does not")
+                    record[name] = values.numpy()
+            self._writer.write_points(record)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and self._writer is None:
+                if not self._waiting:
+                    self._waiting = [PointCloud(torch.zeros(0, 3))]
+                self._begin()
+            if self._writer is not None:
+                self._writer.close()
+        except BaseException as late:
+            self._atomic.__exit__(type(late), late, late.__traceback__)
+            raise
+        self._atomic.__exit__(kind, error, trace)
+
+
+def _grid(xyz: Array) -> tuple[Array, float]:
+    """Offset [3] and step for a cloud that begins with these points."""
+    if len(xyz) == 0:
+        return np.zeros(3), 0.001
+    low, high = xyz.min(axis=0), xyz.max(axis=0)
+    if not np.isfinite([low, high]).all():
+        raise InputError("a LAS file has no place for points that are NaN or infinite")
+    middle = (low + high) / 2
+    reach = max(float((high - low).max()) / 2, 1e-7 * float(np.abs(middle).max()), 1e-9)
+    step = 10.0 ** math.ceil(math.log10(_ROOM * reach / _LARGEST))
+    coarse = 10.0 ** math.ceil(math.log10(reach))  # offsets that people can read
+    return np.rint(middle / coarse) * coarse, step
+
+
+def read_las(path: str | Path) -> PointCloud:
+    """Positions (float64), and colour, confidence and views where the file has them."""
+    path = Path(path)
+    laspy = _laspy(path)
+    parts, shades = list[PointCloud](), list[Array]()
+    with open_sized(path) as (file, size):
+        _check_records(path, file, size)
+        try:
+            with laspy.open(file, closefd=False) as reader:
+                header = reader.header
+                if path.suffix.lower() == ".las" and header.point_count * header.point_format.size > size:
+                    raise FormatError(
+                        path, f"cut short: {header.point_count} points announced", f"byte {size}"
+                    )
+                for chunk in reader.chunk_iterator(_CHUNK):
+                    parts.append(_cloud_of(chunk))
+                    shades.append(_colours_of(chunk))
+        except (FormatError, MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # the decoder is written in Rust: it panics past Exception
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise FormatError(
+                path, f"is not a readable LAS file ({error or type(error).__name__})"
+            ) from error
+    cloud = PointCloud.cat(parts or [PointCloud(torch.zeros(0, 3, dtype=torch.float64))])
+    if len(cloud) != header.point_count:
+        raise FormatError(path, f"cut short: {header.point_count} points announced", f"point {len(cloud)}")
+    wide = np.concatenate(shades) if shades else np.zeros((0, 0), np.uint16)
+    if wide.shape[1] == 3:  # some programs write 8 bits where the format asks for 16
+        narrow = (wide if wide.max(initial=0) < 256 else wide // 257).astype(np.uint8)
+        cloud = replace(cloud, rgb=torch.from_numpy(narrow))
+    return cloud
+
+
+def _check_records(path: Path, file: BinaryIO, size: int) -> None:
+    """More records announced than the file can hold would keep laspy busy for minutes."""
+    header = file.read(_HEADER)
+    file.seek(0)
+    if header[:4] != b"LASF" or len(header) < _HEADER - 148:
+        raise FormatError(path, "is not a LAS file: it does not begin with 'LASF' and a header", "byte 0")
+    records, extended = struct.unpack_from("<I", header, 100)[0], 0
+    if header[25] >= 4 and len(header) == _HEADER:  # version 1.4
+        extended = struct.unpack_from("<I", header, 243)[0]
+    if 54 * records + 60 * extended > size:
+        raise FormatError(path, f"announces {records + extended} records in {size} bytes", "header")
+
+
+def las_crs(path: str | Path) -> str | None:
+    """The coordinate system of a LAS file, e.g. EPSG:32615; None where it says none."""
+    optional("pyproj", "a coordinate system", "geo")
+    laspy = _laspy(Path(path))
+    with open_sized(path) as (file, _), laspy.open(file, closefd=False) as reader:
+        found = reader.header.parse_crs()
+    return None if found is None else ":".join(found.to_authority() or ()) or str(found.to_wkt())
+
+
+def _cloud_of(chunk: Any) -> PointCloud:
+    names = set(chunk.point_format.dimension_names)
+    xyz = np.stack([np.asarray(chunk[axis], dtype=np.float64) for axis in "xyz"], axis=-1)
+    confidence = (
+        torch.from_numpy(np.array(chunk["confidence"], np.float32)) if "confidence" in names else None
+    )
+    views = None
+    if "num_views" in names:
+        views = torch.from_numpy(np.asarray(chunk["num_views"]).clip(0, 255).astype(np.uint8))
+    return PointCloud(torch.from_numpy(xyz), confidence=confidence, num_views=views)
+
+
+def _colours_of(chunk: Any) -> Array:
+    """[N, 3] uint16; [N, 0] where the file has none."""
+    names = [c for c in ("red", "green", "blue") if c in chunk.point_format.dimension_names]
+    columns = [np.asarray(chunk[name], dtype=np.uint16) for name in names]
+    return np.stack(columns, axis=-1) if len(names) == 3 else np.zeros((len(chunk), 0), np.uint16)

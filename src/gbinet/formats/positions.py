@@ -1,0 +1,79 @@
+"""Known positions of photos, as a table: `name,x,y,z`, or `name,latitude,longitude,altitude`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from gbinet.errors import FormatError
+from gbinet.formats.reading import read_bounded
+
+_MAX_BYTES = 64 << 20
+_COLUMNS = {  # how columns may be called -> what they are
+    **dict.fromkeys(("name", "image", "photo", "file", "filename", "label", "#label"), "name"),
+    **dict.fromkeys(("x", "east", "easting", "e"), "x"),
+    **dict.fromkeys(("y", "north", "northing", "n"), "y"),
+    **dict.fromkeys(("z", "up", "height", "h", "altitude", "alt", "elevation"), "z"),
+    **dict.fromkeys(("lat", "latitude"), "latitude"),
+    **dict.fromkeys(("lon", "lng", "long", "longitude"), "longitude"),
+}
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Where photos were taken: x y z, or longitude, latitude (degrees) and altitude."""
+
+    places: dict[str, tuple[float, float, float]]  # name of the photo -> three numbers
+    degrees: bool
+
+
+def read_positions(path: Path) -> Positions:
+    """Read a table with a line of names; columns are separated by comma, semicolon or tab."""
+    try:
+        text = read_bounded(path, _MAX_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FormatError(path, "is not a text file", f"byte {error.start}") from error
+    first = text.partition("\n")[0]
+    separator = max(",;\t", key=first.count)
+    rows = csv.reader(io.StringIO(text), delimiter=separator)
+    try:
+        header = [_COLUMNS.get(cell.strip().lower(), "") for cell in next(rows, [])]
+        degrees = "latitude" in header and "longitude" in header
+        wanted = ("longitude", "latitude", "z") if degrees else ("x", "y", "z")
+        lacking = [name for name in ("name", *wanted) if name not in header]
+        if lacking:
+            raise FormatError(
+                path, f"has no column {', '.join(lacking)}; expected name,x,y,z or name,lat,lon,alt", "line 1"
+            )
+        columns = [header.index(name) for name in ("name", *wanted)]
+        places = {}
+        for row in rows:
+            if any(cell.strip() for cell in row):
+                name, place = _row(path, row, columns, f"line {rows.line_num}", degrees)
+                places[name] = place
+    except csv.Error as error:
+        raise FormatError(path, f"is not a table ({error})", f"line {rows.line_num}") from error
+    return Positions(places, degrees)
+
+
+def _row(
+    path: Path, row: list[str], columns: list[int], where: str, degrees: bool
+) -> tuple[str, tuple[float, float, float]]:
+    try:
+        name, x, y, z = (row[column].strip() for column in columns)
+        values = (float(x), float(y), float(z))
+    except (IndexError, ValueError) as error:
+        raise FormatError(path, f"is not a name and three numbers: {separator_free(row)!r}", where) from error
+    good = all(math.isfinite(v) for v in values)
+    if degrees:
+        good &= abs(values[0]) <= 180 and abs(values[1]) <= 90
+    if not good:
+        raise FormatError(path, f"is no position: {separator_free(row)!r}", where)
+    return name, values
+
+
+def separator_free(row: list[str]) -> str:
+    return " ".join(row)[:60]

@@ -1,0 +1,57 @@
+"""A finished reconstruction as other programs read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from gbinet.depthmap import DepthMap
+from gbinet.formats.cloud_files import cloud_pieces, cloud_writer
+from gbinet.formats.optional import optional
+from gbinet.fusion.sources import DepthSource
+from gbinet.georeference.place import Georeference
+from gbinet.pointcloud import PointCloud
+from gbinet.scene import Scene, View
+from gbinet.scenes.kinds import write_scene, writers
+
+ExportKind = Literal["colmap", "openmvs", "nerfstudio", "depth-png", "depth-exr", "las", "laz", "xyz"]
+_LIBRARIES = {"depth-exr": ("OpenEXR", "exr"), "las": ("laspy", "geo"), "laz": ("lazrs", "geo")}
+
+
+def check_exports(kinds: tuple[ExportKind, ...]) -> None:
+    """A library that is missing is said before the work, not after hours."""
+    for kind in kinds:
+        if kind in _LIBRARIES:
+            module, extra = _LIBRARIES[kind]
+            optional(module, f"--export {kind}", extra)
+
+
+def export(
+    scene: Scene, depths: DepthSource, out: Path, kind: ExportKind, located: Georeference | None = None
+) -> Path:
+    """The cloud as out/cloud.<kind>, on the map where known, or scene and depth maps in out/export/<kind>."""
+    if kind == "las" or kind == "laz" or kind == "xyz":
+        return copy_cloud(out / "cloud.ply", out / f"cloud.{kind}", located)
+
+    def maps() -> Iterator[tuple[View, DepthMap]]:
+        for index, view in enumerate(scene.views):
+            found = depths.load(index)
+            if found is not None:
+                yield view, found
+
+    to = "colmap-dense" if kind == "colmap" else kind
+    cloud = PointCloud.load(out / "cloud.ply") if writers()[to].cloud else None
+    return write_scene(scene, out / "export" / kind, to, maps(), cloud)
+
+
+def copy_cloud(source: Path, target: Path, located: Georeference | None = None) -> Path:
+    """The same points in another format, piece by piece; in map coordinates where these are known."""
+    offset = None if located is None else torch.tensor(located.offset, dtype=torch.float64)
+    with cloud_writer(target, None if located is None else located.crs) as writer:
+        for piece in cloud_pieces(source):
+            writer.append(piece if offset is None else replace(piece, xyz=piece.xyz.double() + offset))
+    return target

@@ -1,0 +1,86 @@
+"""From what a user gives to a scene in its place: video, poses, GPS; what is said and written about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from gbinet.formats.atomic import write_json
+from gbinet.formats.optional import installed
+from gbinet.formats.video import is_video_name
+from gbinet.georeference.align import PlacesError
+from gbinet.georeference.place import Georeference, PlaceConfig, has_gps, place_scene
+from gbinet.pipeline.opening import Opening, open_scene, step_of
+from gbinet.pipeline.video import video_photos
+from gbinet.progress import StepProgress
+from gbinet.scene import Scene
+from gbinet.scenes.result import write_result
+from gbinet.scenes.sfm.pose import PosedPhotos
+from gbinet.viewer.report import Report
+
+FILE = "georeference.json"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A scene that is ready for depth, and how it came about."""
+
+    scene: Scene
+    posed: PosedPhotos | None  # what structure from motion came to, where it was needed
+    place: Georeference | None  # where its frame lies on the map, where known
+    notes: list[str]
+
+
+class Preparing(Opening, Protocol):
+    """The settings that decide how a scene is prepared."""
+
+    @property
+    def frames(self) -> int: ...
+
+    @property
+    def place(self) -> PlaceConfig: ...
+
+
+def prepare(
+    source: Scene | str | Path, out: Path, config: Preparing, progress: StepProgress | None
+) -> Prepared:
+    """Frames of a video, poses of bare photos, place and unit; leaves the scene in `out/scene.json`."""
+    if not isinstance(source, Scene) and is_video_name(Path(source)):
+        source = video_photos(Path(source), out, config.frames, step_of(progress, "frames"))
+    scene, notes, posed = open_scene(source, out, config, progress)
+    scene, place, doubts = placed(scene, config.place, bare=posed is not None)
+    write_place(out, place)
+    write_result(scene, out)
+    return Prepared(scene, posed, place, [*notes, *doubts])
+
+
+def placed(scene: Scene, config: PlaceConfig, *, bare: bool) -> tuple[Scene, Georeference | None, list[str]]:
+    """The scene in its place, how that was found, and notes.
+
+    bare  the poses were found by structure from motion: their frame and unit mean nothing, so that GPS may
+          replace them unasked
+    """
+    if config.scale is not None or config.positions is not None or config.georeference == "gps":
+        return *place_scene(scene, config), []
+    if config.georeference == "off" or not bare or not has_gps(scene):
+        return scene, None, []
+    if not installed("pyproj"):
+        return scene, None, ["the photos have GPS: `pip install 'gbinet[geo]'` puts the result on the map"]
+    try:
+        return *place_scene(scene, config), []
+    except PlacesError as error:
+        return scene, None, [f"the result has no place on the map and no metric unit: {error}"]
+
+
+def write_place(out: Path, located: Georeference | None) -> None:
+    """out/georeference.json, or none: that of an earlier run would be wrong."""
+    if located is None:
+        (out / FILE).unlink(missing_ok=True)
+        return
+    write_json(out / FILE, located.to_dict())
+
+
+def with_place(page: Report, located: Georeference | None) -> Report:
+    """The report with where the result lies."""
+    return page if located is None else replace(page, tables={"Place": located.facts(), **page.tables})

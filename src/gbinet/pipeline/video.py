@@ -1,0 +1,136 @@
+"""A video -> photos: frames that are sharp and have moved on, kept in the output folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gbinet.errors import InputError, SceneError
+from gbinet.formats.atomic import write_json
+from gbinet.formats.fingerprint import Fingerprints
+from gbinet.formats.image import write_image
+from gbinet.formats.reading import read_record
+from gbinet.formats.video import read_frames
+from gbinet.progress import Progress
+
+Grey = NDArray[np.float32]  # [h, w]
+
+_SMALL = 320  # px: width of the frames that are compared
+_BLOCK = 64  # px: side of the squares whose shift is found
+_STEP = 0.03  # of the width: how far the picture moves between two photos, at least
+_AGAIN = 8.0  # px: a shift after which the next frames are compared with this one
+_CLEAR = 0.05  # height of the peak of a correlation that counts
+_FEWEST = 12  # photos that a video should give; it is cut finer where it moves little
+_RECORD = "video.json"
+
+
+@dataclass(frozen=True)
+class FrameTrack:
+    """What is known about every frame of a video."""
+
+    moved: NDArray[np.float64]  # [F] shift of the picture since the first frame, as a share of its width
+    sharpness: NDArray[np.float64]  # [F]
+
+
+def video_photos(video: Path, out: Path, most: int, progress: Progress | None = None) -> Path:
+    """The folder of the chosen frames, `out/frames/<name of the video>`; an earlier run's are taken over."""
+    if most < 2:
+        raise InputError(f"--frames must be at least 2, got {most}")
+    folder = out / "frames" / video.stem
+    hashes = Fingerprints(folder / "fingerprints.json")
+    state = {"video": video.name, "content": hashes.of(video), "frames": most}
+    known = read_record(folder / _RECORD)
+    if all(known.get(key) == value for key, value in state.items()):
+        names = known.get("photos", [])
+        if names and all((folder / str(name)).is_file() for name in names):
+            hashes.save()
+            return folder
+    track = track_of(read_frames(video, _SMALL), progress)
+    chosen = choose_frames(track, most)
+    if len(chosen) < 2:
+        raise SceneError(f"{video}: nothing moves in this video; walk around the thing while you film it")
+    _remove(folder, known.get("photos", []))
+    names = _write(video, folder, chosen, progress)
+    write_json(folder / _RECORD, {**state, "photos": names, "numbers": chosen})
+    hashes.save()
+    return folder
+
+
+def _remove(folder: Path, names: Iterable[object]) -> None:
+    """Frames of an earlier run, which recorded them by name."""
+    for name in names:
+        if Path(str(name)).name == str(name):
+            (folder / str(name)).unlink(missing_ok=True)
+
+
+def _write(video: Path, folder: Path, chosen: list[int], progress: Progress | None) -> list[str]:
+    wanted, names = set(chosen), list[str]()
+    for number, pixels in enumerate(read_frames(video)):
+        if number in wanted:
+            names.append(f"frame_{len(names) + 1:04d}.jpg")
+            write_image(folder / names[-1], pixels, quality=97)
+            if progress:
+                progress(len(names), len(chosen), "writing frames")
+        if len(names) == len(chosen):
+            break
+    return names
+
+
+def choose_frames(track: FrameTrack, most: int) -> list[int]:
+    """The sharpest frame of every step of the way; the steps are equal, and long enough for `most` frames."""
+    way = float(track.moved[-1]) if len(track.moved) else 0.0
+    if way <= 0:
+        return []
+    step = max(way / most, min(_STEP, way / _FEWEST))
+    bins = np.minimum((track.moved / step).astype(int), max(1, round(way / step)) - 1)
+    chosen = []
+    for one in range(int(bins.max()) + 1):
+        inside = np.flatnonzero(bins == one)
+        if len(inside):
+            chosen.append(int(inside[track.sharpness[inside].argmax()]))
+    return sorted(chosen)
+
+
+def track_of(frames: Iterable[NDArray[np.uint8]], progress: Progress | None = None) -> FrameTrack:
+    """How far the picture has moved up to every frame, and how sharp each is. Holds two frames."""
+    moved, sharpness = list[float](), list[float]()
+    reference: Grey | None = None
+    base = 0.0  # way up to the reference
+    for number, pixels in enumerate(frames):
+        grey = pixels.astype(np.float32).mean(-1)
+        sharpness.append(_sharpness(grey))
+        shift = 0.0 if reference is None or reference.shape != grey.shape else _shift(reference, grey)
+        moved.append(max(base + shift / grey.shape[1], moved[-1] if moved else 0.0))
+        if reference is None or shift >= _AGAIN:
+            reference, base = grey, moved[-1]
+        if progress and number % 10 == 0:
+            progress(number, number + 10, "looking at frames")
+    return FrameTrack(np.array(moved), np.array(sharpness))
+
+
+def _sharpness(grey: Grey) -> float:
+    """Strength of the finest detail, whatever the contrast: blur takes it away."""
+    detail = grey[1:-1, 1:-1] * 4 - grey[:-2, 1:-1] - grey[2:, 1:-1] - grey[1:-1, :-2] - grey[1:-1, 2:]
+    return float(detail.std() / (grey.std() + 1.0))
+
+
+def _shift(one: Grey, other: Grey) -> float:
+    """Pixels that most parts of the picture have moved by: phase correlation of squares."""
+    window = np.outer(np.hanning(_BLOCK), np.hanning(_BLOCK)).astype(np.float32)
+    shifts = []
+    for top in range(0, one.shape[0] - _BLOCK + 1, _BLOCK):
+        for left in range(0, one.shape[1] - _BLOCK + 1, _BLOCK):
+            a, b = (g[top : top + _BLOCK, left : left + _BLOCK] for g in (one, other))
+            if a.std() < 3:  # nothing to see
+                continue
+            cross = np.fft.rfft2((a - a.mean()) * window) * np.conj(np.fft.rfft2((b - b.mean()) * window))
+            peak = np.fft.irfft2(cross / (np.abs(cross) + 1e-6))
+            at = np.unravel_index(int(peak.argmax()), peak.shape)
+            if peak[at] >= _CLEAR:
+                dy, dx = ((p + _BLOCK // 2) % _BLOCK - _BLOCK // 2 for p in at)
+                shifts.append(float(np.hypot(dx, dy)))
+    return float(np.quantile(shifts, 0.6)) if shifts else 0.0

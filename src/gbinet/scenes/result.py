@@ -1,0 +1,152 @@
+"""What a run leaves is a scene again: `scene.json` beside `photos/`, with the cameras of the depth maps.
+
+Photos that lie elsewhere are linked into `photos/` under the names of their views, undistorted ones among
+them, and masks into `masks/`; so nothing outside of the folder is named in the file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gbinet.errors import FormatError, GBiNetError, InputError, SceneError
+from gbinet.formats.atomic import write_json
+from gbinet.formats.image import image_size
+from gbinet.formats.inside import Inside
+from gbinet.formats.reading import is_file, read_json, read_record
+from gbinet.names import shown
+from gbinet.scene import DepthRange, Scene, SourceView, View
+from gbinet.scenes.kind import Kind, Reading
+from gbinet.scenes.views import MaskFinder, checked_camera
+
+FILE = "scene.json"
+_FORMAT = "gbinet-scene-1"
+
+
+def write_result(scene: Scene, folder: Path) -> Path:
+    """Write `scene.json`, and links to what lies outside of `folder`."""
+    linked = [str(name) for name in read_record(folder / FILE).get("links", [])]
+    for name in linked:  # of an earlier run, which recorded them
+        if ".." not in Path(name).parts and not Path(name).is_absolute() and (folder / name).is_symlink():
+            (folder / name).unlink()
+    links: list[str] = []
+    views = [_entry(view, folder, links) for view in scene.views]
+    content = {"format": _FORMAT, "name": scene.name, "made_from": scene.kind, "links": links, "views": views}
+    return write_json(folder / FILE, content)
+
+
+def _entry(view: View, folder: Path, links: list[str]) -> dict[str, Any]:
+    camera, limits = view.camera, view.depth_range
+    mask = view.mask_path if view.mask_path != view.image_path else None  # else, the photo's own transparency
+    return {
+        "name": view.name,
+        "photo": _within(view.image_path, folder, "photos", view.name, links),
+        "original": (view.original_path or view.image_path).name,
+        "width": camera.width,
+        "height": camera.height,
+        "K": camera.K.tolist(),
+        "cam_from_world": camera.cam_from_world.tolist(),
+        "depth_range": None if limits is None else [limits.near, limits.far],
+        "sources": [[source.index, source.score] for source in view.sources],
+        "mask": None if mask is None else _within(mask, folder, "masks", view.name, links),
+        "depth": _truth(view, folder),
+        "depth_scale": view.depth_scale,
+    }
+
+
+def _truth(view: View, folder: Path) -> str | None:
+    """True depth, if it belongs to this very folder; else the depth maps of the run are what counts there."""
+    here, there = folder.resolve(), (view.depth_path or Path("/")).resolve()
+    return there.relative_to(here).as_posix() if there.is_relative_to(here) else None
+
+
+def _within(path: Path, folder: Path, part: str, name: str, links: list[str]) -> str:
+    """The file's name below the folder; where it lies elsewhere, a link to it is made."""
+    here, there = folder.resolve(), path.resolve()
+    readable = there.stem == name or not there.is_relative_to(here)
+    if there.is_relative_to(here) and readable:
+        return there.relative_to(here).as_posix()
+    link = folder / part / f"{name}{path.suffix}"
+    target = os.path.relpath(there, link.parent.resolve()) if there.is_relative_to(here) else str(there)
+    if os.path.lexists(link):
+        raise GBiNetError(
+            f"{link} is in the way: no run of gbinet put it there, so it is not replaced; "
+            "move it away, or choose another output folder"
+        )
+    link.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        link.symlink_to(target)
+        links.append(link.relative_to(folder).as_posix())
+    except OSError:  # no links here (Windows)
+        shutil.copyfile(there, link)
+    return link.relative_to(folder).as_posix()
+
+
+def recognise(folder: Path) -> bool:
+    return read_record(folder / FILE).get("format") == _FORMAT
+
+
+def read(folder: Path, reading: Reading) -> Scene:
+    path = folder / FILE
+    content = read_json(path, 1 << 28)
+    inside = Inside(folder, images=reading.images)
+    finder = MaskFinder(folder, folder / "photos", reading.masks)
+    views, warnings, kept = list[View](), list[str](), dict[int, int]()
+    try:
+        for index, entry in enumerate(content["views"]):
+            view = _view(path, entry, folder, inside)
+            if not is_file(view.image_path):
+                warnings.append(
+                    f"left out {shown(view.name)}: its photo {shown(entry['photo'])} is not there"
+                )
+                continue
+            found = finder.find(view.image_path) if reading.masks is not None else None
+            kept[index] = len(views)
+            camera = view.camera.resized(*image_size(view.image_path))  # a smaller copy may stand in
+            views.append(replace(view, camera=camera, mask_path=found or view.mask_path))
+        sources = [_sources(content["views"][index], kept) for index in kept]
+        name = str(content["name"])
+    except (KeyError, TypeError, ValueError, InputError) as error:
+        raise FormatError(path, f"is not a scene of gbinet ({type(error).__name__}: {error})") from error
+    if not views:
+        raise SceneError(f"{folder}: none of its photos is there; say where they are: --images DIR")
+    ranked = tuple(replace(view, sources=found) for view, found in zip(views, sources, strict=True))
+    return Scene(name, "gbinet", folder, ranked, warnings=tuple(warnings))
+
+
+def _view(path: Path, entry: dict[str, Any], folder: Path, inside: Inside) -> View:
+    K, pose = (np.array(entry[key], dtype=np.float64) for key in ("K", "cam_from_world"))
+    name, limits = str(entry["name"]), entry["depth_range"]
+    camera = checked_camera(path, K, pose, (int(entry["width"]), int(entry["height"])), f"view {name}")
+    mask, depth = (
+        None if entry[key] is None else inside.check(folder / str(entry[key])) for key in ("mask", "depth")
+    )
+    return View(
+        name,
+        camera,
+        inside.find_photo(folder, str(entry["photo"])),
+        None if limits is None else DepthRange(float(limits[0]), float(limits[1])),
+        mask_path=mask,
+        depth_path=depth,
+        depth_scale=float(entry["depth_scale"]),
+    )
+
+
+def _sources(entry: dict[str, Any], kept: dict[int, int]) -> tuple[SourceView, ...]:
+    pairs = [(int(index), float(score)) for index, score in entry["sources"]]
+    return tuple(SourceView(kept[index], score) for index, score in pairs if index in kept)
+
+
+KIND = Kind(
+    "gbinet",
+    "result of gbinet",
+    FILE,
+    recognise,
+    read,
+    folders=("photos", "masks", "truth"),
+)
