@@ -6,7 +6,7 @@ WORKERS ?= 2
 # Small tensors on many threads are slower than on one, and test workers would fight over the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow docs lint format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gbinet demo
@@ -16,6 +16,10 @@ test: $(VENV)/.installed lint
 
 test-slow: $(VENV)/.installed
 	$(TEST_ENV) $(BIN)/python -m pytest -m slow
+
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -33,4 +37,4 @@ $(VENV)/.installed: pyproject.toml research/pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache

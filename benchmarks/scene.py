@@ -22,8 +22,8 @@ from PIL import Image
 
 from gbinet.camera import Camera
 from gbinet.inference.device import pick_device
-from gbinet.inference.graphs import Replaying
-from gbinet.inference.predictor import GRAPHS, DepthConfig, estimate_depths
+from gbinet.inference.graphs import GRAPHS, Replaying
+from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.inference.prepare import prepare
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene, SourceView, View

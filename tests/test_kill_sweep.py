@@ -28,7 +28,7 @@ def sweep(scene: Path, folder: Path, count: int, *options: str) -> dict[str, str
     torch.manual_seed(0)
     weights = GBiNet(GBiNetConfig(stages=2)).eval().save(folder / "random.safetensors")
     command = [
-        "reconstruct", str(scene), "--weights", str(weights), "--size", "64", "--views", "2",
+        "reconstruct", str(scene), "--weights", str(weights), "--max-size", "64", "--views", "2",
         "--min-confidence", "0", "--min-views", "1", "--max-reprojection", "50",
         "--max-relative-depth", "0.9", *options,
     ]  # fmt: skip

@@ -112,7 +112,7 @@ def test_reconstruct_depth_evaluate_and_view(
 ) -> None:
     scene = nasty_scene(tmp_path / "s" / name[:120], name)
     out, only_depth = tmp_path / "o" / name[:120], tmp_path / "d" / name[:120]
-    common = ["--size", "64", "--views", "2", "--device", "cpu"]
+    common = ["--max-size", "64", "--views", "2", "--device", "cpu"]
     keep_all = ["--min-views", "1", "--min-confidence", "0"]
     reconstruct = ["reconstruct", str(scene), "-o", str(out), *keep_all, *common]
     assert main(reconstruct) == 0

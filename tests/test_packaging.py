@@ -14,7 +14,14 @@ import pytest
 import gbinet
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("research/*.md")])
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("research/*.md"),
+        *ROOT.glob("src/gbinet/**/*.md"),
+    ]
+)
 
 
 @pytest.fixture(scope="module")

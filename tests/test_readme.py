@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from run_notebook import run_notebook
+from small_scene import write_small_scene
 
 from gbinet.cli.main import VERBS
-from gbinet.formats.image import write_image
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.pointcloud import PointCloud
-from gbinet.scene import Scene, SourceView, View
-from gbinet.scenes.kinds import write_scene
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -26,18 +25,6 @@ README = (ROOT / "README.md").read_text()
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.S)
-
-
-def write_tiny_scene(folder: Path, tiny: Any) -> None:
-    """The tiny scene as files, in MVSNet's shape."""
-    views = []
-    for index, image in enumerate(tiny.images):
-        pixels = (image * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-        path = write_image(folder.with_name("photos") / f"{index:08d}.png", np.ascontiguousarray(pixels))
-        others = tuple(SourceView(i, 1.0) for i in range(len(tiny.images)) if i != index)
-        camera = tiny.cameras[index].to(dtype=torch.float64)
-        views.append(View(f"{index:08d}", camera, path, tiny.depth_range, others))
-    write_scene(Scene("tiny", "made", folder, tuple(views)), folder, "mvsnet")
 
 
 @pytest.fixture
@@ -53,12 +40,10 @@ def box_with_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("box_with_weights")
-def test_the_python_of_the_first_screen_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_tiny_scene: Any
-) -> None:
+def test_the_python_of_the_first_screen_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = blocks("python")
     assert code.count("\n") <= 14
-    write_tiny_scene(tmp_path / "my-scene", make_tiny_scene(5, 64, 96))
+    write_small_scene(tmp_path / "my-scene")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "readme.py").write_text(code)
     names = runpy.run_path("readme.py")
@@ -111,3 +96,17 @@ def test_examples_are_numbered_and_explain_themselves() -> None:
     for number, example in enumerate(EXAMPLES, start=1):
         assert example.name.startswith(f"{number:02d}_")
         assert example.read_text().startswith('"""')
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty folder; and the pictures that are stored in it are there again."""
+    (path,) = (ROOT / "examples").glob("*.ipynb")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert pictures_in(run_notebook(path)) == pictures_in(json.loads(path.read_text())) >= 3
+
+
+def pictures_in(notebook: dict[str, Any]) -> int:
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    return sum("image/jpeg" in output.get("data", {}) for output in outputs)

@@ -46,7 +46,9 @@ def _verb(comparison: str) -> Callable[..., None]:
     return run
 
 
-def docs(out: Annotated[Path, tyro.conf.arg(aliases=["-o"])], page: Path = Path("docs/results.md")) -> None:
+def docs(
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])], page: Path = Path("docs/benchmarks/paper.md")
+) -> None:
     """Fill the marked parts of a page with the results of a folder.
 
     Args:

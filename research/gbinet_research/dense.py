@@ -18,9 +18,9 @@ from torch import Tensor
 from gbinet.errors import InputError
 from gbinet.model.choice import Choice
 from gbinet.model.config import GBiNetConfig
-from gbinet.model.gbinet import GBiNet, Stage, reference_size
+from gbinet.model.gbinet import GBiNet, Stage
 from gbinet.model.search import SearchState
-from gbinet.ops.cost_volume import Maps
+from gbinet.ops.cost_volume import Maps, reference_size
 from gbinet.ops.shares import shares
 
 

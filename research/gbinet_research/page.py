@@ -1,4 +1,4 @@
-"""Results as pages: a Markdown file per comparison, and the marked parts of docs/results.md filled in."""
+"""Results as pages: a Markdown file per comparison, and docs/benchmarks/paper.md with its parts filled in."""
 
 from __future__ import annotations
 

@@ -1,6 +1,31 @@
-"""Multi-view stereo by generalized binary search: posed photos in, depth maps and a dense point cloud out.
+"""Multi-view stereo by generalized binary search: photos in, depth maps and a dense point cloud out.
 
-The names below are imported when first used, so that `import gbinet` and `gbinet --help` are instant.
+From photos to a cloud:
+    reconstruct      a folder of photos, with or without cameras, to a PointCloud
+    load_scene       a folder of posed photos (COLMAP, nerfstudio, MVSNet, RGB-D, ...) to a Scene
+    estimate_depths  a depth map for every view of a Scene, as files
+
+The network:
+    GBiNet           the network; `from_pretrained` loads the bundled weights, `predict` gives a DepthMap
+    GBiNetConfig     what it is made of
+
+What goes in and comes out:
+    Camera           pinhole camera, or a batch of cameras
+    DepthMap         depth and confidence of every pixel of a view
+    PointCloud       points with colour, normal, confidence and number of views
+    Scene, View      posed photos of one place; DepthRange, SourceView and SparsePoints belong to them
+    MVSDataset       samples for training, made as SampleConfig says
+
+Whatever goes wrong on purpose is a GBiNetError: FormatError, SceneError, InputError or WeightsError.
+
+Example:
+    >>> import gbinet
+    >>> scene = gbinet.load_scene("my-scene")
+    >>> cloud = gbinet.reconstruct(scene, config="fast")
+    >>> cloud.xyz.shape[1]
+    3
+
+Names are imported when first used, so that `import gbinet` and `gbinet --help` are instant.
 """
 
 from __future__ import annotations
@@ -56,6 +81,8 @@ _HOME = {
     "reconstruct": "pipeline.reconstruct",
 }
 
+__all__ = ["__version__", *_HOME]
+
 
 def __getattr__(name: str) -> object:
     if name not in _HOME:
@@ -66,4 +93,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_HOME, "__version__"])
+    return sorted(__all__)

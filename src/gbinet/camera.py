@@ -38,8 +38,27 @@ def inverse_3x3(matrix: Tensor) -> Tensor:
 class Camera:
     """One pinhole camera or a batch of cameras with images of the same size.
 
-    Axes of the camera frame: x right, y down, z forward. Depth is z in this frame. All methods are
-    differentiable in K, cam_from_world and their arguments, and keep the leading batch axes.
+    Axes of the camera frame: x right, y down, z forward. Depth is z in this frame. The centre of the top-left
+    pixel is (0.5, 0.5). All methods are differentiable in K, cam_from_world and their arguments, and keep the
+    leading batch axes.
+
+    Attributes:
+        K: Intrinsics in pixels, [..., 3, 3].
+        cam_from_world: Rigid transform from world to camera, [..., 4, 4]; its last row is 0 0 0 1.
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
+
+    Raises:
+        InputError: If shapes do not fit together or the size is not positive.
+
+    Example:
+        >>> import torch
+        >>> from gbinet import Camera
+        >>> K = torch.tensor([[100.0, 0, 64], [0, 100.0, 48], [0, 0, 1]])
+        >>> camera = Camera(K, torch.eye(4), width=128, height=96)
+        >>> pixels, depth = camera.project(torch.tensor([[0.0, 0.0, 2.0]]))
+        >>> pixels.tolist(), depth.tolist()
+        ([[64.0, 48.0]], [2.0])
     """
 
     K: Tensor  # [..., 3, 3] intrinsics, in pixels
@@ -64,7 +83,17 @@ class Camera:
 
     @staticmethod
     def stack(cameras: Sequence[Camera]) -> Camera:
-        """One batch from cameras of the same image size, along a new first axis."""
+        """Make one batch from cameras of the same image size, along a new first axis.
+
+        Args:
+            cameras: One camera or more, all with the same width, height and batch axes.
+
+        Returns:
+            A camera with one more batch axis in front.
+
+        Raises:
+            InputError: If there are none, or their image sizes differ.
+        """
         if not cameras:
             raise InputError("cannot stack zero cameras")
         sizes = {(c.width, c.height) for c in cameras}
@@ -80,7 +109,15 @@ class Camera:
         )
 
     def check(self, name: str = "camera") -> Camera:
-        """Return self if every value is usable; otherwise say which camera is broken and how."""
+        """Return self if every value is usable.
+
+        Args:
+            name: What to call the camera in the error.
+
+        Raises:
+            InputError: Says which camera of the batch is broken and how: values that are not finite, a focal
+                length that is not positive, a pose that is not rigid.
+        """
         flat_K = self.K.reshape(-1, 3, 3)  # [N, 3, 3]
         flat_pose = self.cam_from_world.reshape(-1, 4, 4)  # [N, 4, 4]
         rotation = flat_pose[:, :3, :3].double()
@@ -114,6 +151,7 @@ class Camera:
 
     @property
     def batch_shape(self) -> torch.Size:
+        """The leading axes; empty for a single camera."""
         return self.K.shape[:-2]
 
     def __getitem__(self, index: int | slice | Tensor | tuple[int | slice | None, ...] | None) -> Camera:
@@ -121,12 +159,14 @@ class Camera:
         return replace(self, K=self.K[index], cam_from_world=self.cam_from_world[index])
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Camera:
+        """The same camera on another device, or in another float type."""
         return replace(self, K=self.K.to(device, dtype), cam_from_world=self.cam_from_world.to(device, dtype))
 
     # ---- geometry ------------------------------------------------------------------------------------------
 
     @property
-    def world_from_cam(self) -> Tensor:  # [..., 4, 4]
+    def world_from_cam(self) -> Tensor:
+        """Rigid transform from camera to world, [..., 4, 4]: the inverse of cam_from_world."""
         rotation = self.cam_from_world[..., :3, :3]
         translation = self.cam_from_world[..., :3, 3:]
         top = torch.cat([rotation.mT, -rotation.mT @ translation], dim=-1)
@@ -138,16 +178,21 @@ class Camera:
         return self.world_from_cam[..., :3, 3]
 
     def relative_to(self, reference: Camera) -> Camera:
-        """The same cameras in a world whose origin and axes are those of a (single) reference camera.
+        """Return the same cameras in a world whose origin and axes are those of a (single) reference camera.
 
         In float64, this keeps precision for scenes far from their origin (map coordinates).
         """
         return replace(self, cam_from_world=self.cam_from_world @ reference.world_from_cam)
 
     def project(self, points_world: Tensor) -> tuple[Tensor, Tensor]:
-        """World points [..., N, 3] -> pixel coordinates [..., N, 2] and depth z [..., N].
+        """Project world points into the image.
 
-        Depth may be zero or negative (point behind the camera): the caller decides what that means.
+        Args:
+            points_world: [..., N, 3], in the scene's unit.
+
+        Returns:
+            Pixel coordinates (x, y), [..., N, 2], and depth z, [..., N]. Depth may be zero or negative (the
+            point is behind the camera): the caller decides what that means.
         """
         rotation, translation = self.cam_from_world[..., :3, :3], self.cam_from_world[..., :3, 3]
         points_cam = points_world @ rotation.mT + translation[..., None, :]  # [..., N, 3]
@@ -156,7 +201,15 @@ class Camera:
         return homogeneous[..., :2] / homogeneous[..., 2:], depth
 
     def unproject(self, pixels: Tensor, depth: Tensor) -> Tensor:
-        """Pixel coordinates [..., N, 2] and depth z [..., N] -> world points [..., N, 3]."""
+        """Find the world points that pixels see.
+
+        Args:
+            pixels: Coordinates (x, y), [..., N, 2].
+            depth: z of the camera frame, [..., N], in the scene's unit.
+
+        Returns:
+            World points, [..., N, 3].
+        """
         ones = torch.ones_like(pixels[..., :1])
         rays = torch.cat([pixels, ones], dim=-1) @ inverse_3x3(self.K).mT  # [..., N, 3], z = 1
         points_cam = rays * depth[..., None]
@@ -189,7 +242,14 @@ class Camera:
         return K
 
     def cropped(self, left: int, top: int, width: int, height: int) -> Camera:
-        """The camera of a window of the image; the window may reach beyond it (padding)."""
+        """The camera of a window of the image; the window may reach beyond it (padding).
+
+        Args:
+            left: First column of the window, in pixels.
+            top: First row of the window, in pixels.
+            width: Width of the window, in pixels.
+            height: Height of the window, in pixels.
+        """
         shift = torch.zeros_like(self.K)
         shift[..., 0, 2] = left
         shift[..., 1, 2] = top

@@ -15,7 +15,25 @@ from gbinet.errors import InputError
 
 @dataclass(frozen=True)
 class DepthMap:
-    """Depth (z) of every pixel of one view; 0 means unknown."""
+    """Depth of every pixel of one view, with its camera.
+
+    Attributes:
+        depth: z of the camera frame, [H, W] float32, in the scene's unit; 0 means unknown.
+        camera: The camera of this very map: same width and height.
+        confidence: [H, W] float32 in [0, 1], or None.
+        made_by: What predicted it, where its file says so; None for the truth.
+
+    Raises:
+        InputError: If the shapes do not fit the camera.
+
+    Example:
+        >>> import torch
+        >>> from gbinet import Camera, DepthMap
+        >>> K = torch.tensor([[100.0, 0, 64], [0, 100.0, 48], [0, 0, 1]])
+        >>> wall = DepthMap(torch.full((96, 128), 2.0), Camera(K, torch.eye(4), width=128, height=96))
+        >>> wall.points().shape, bool(wall.valid.all())
+        (torch.Size([96, 128, 3]), True)
+    """
 
     depth: Tensor  # [H, W] float32
     camera: Camera  # of this very map: same width and height
@@ -39,19 +57,24 @@ class DepthMap:
         return (self.depth > 0) & torch.isfinite(self.depth)
 
     def points(self) -> Tensor:
-        """World points of all pixels, [H, W, 3]; meaningless where depth is unknown."""
+        """Return the world points of all pixels, [H, W, 3]; meaningless where depth is unknown."""
         camera = self.camera.to(self.depth.device, self.depth.dtype)
         height, width = self.depth.shape
         flat = camera.unproject(camera.pixel_grid().reshape(-1, 2), self.depth.reshape(-1))
         return flat.reshape(height, width, 3)
 
     def normals(self, radius: int = 2, max_jump: float = 0.03) -> Tensor:
-        """Unit surface normals in the world, towards the camera, [H, W, 3]; 0 where neighbours are too few.
+        """Estimate surface normals.
 
-        A plane is seen as an affine map from pixel to inverse depth, q = (a, b, c) . (u, v, 1), with normal
-        -K^T (a, b, c). It is fitted in a window around each pixel, over the neighbours whose depth differs by
-        less than the share `max_jump`.
+        Args:
+            radius: Of the window around each pixel, in pixels.
+            max_jump: Neighbours count whose depth differs by less than this share.
+
+        Returns:
+            Unit normals in the world, towards the camera, [H, W, 3]; 0 where neighbours are too few.
         """
+        # A plane is seen as an affine map from pixel to inverse depth, q = (a, b, c) . (u, v, 1), with normal
+        # -K^T (a, b, c). It is fitted over the neighbours that count.
         camera = self.camera.to(self.depth.device, torch.float32)
         depth = torch.where(self.valid, self.depth, 0).float()
         height, width = depth.shape

@@ -11,7 +11,15 @@ from gbinet.names import shown
 class GBiNetError(Exception):
     """Base of every error that gbinet raises on purpose. The command line prints it as one plain sentence.
 
-    Messages quote names from files and folders: as text, they are escaped.
+    Messages name the file or value, what is wrong and what to do. Names from files and folders are escaped.
+
+    Example:
+        >>> import gbinet
+        >>> try:
+        ...     gbinet.load_scene("no-such-folder")
+        ... except gbinet.GBiNetError as error:
+        ...     print(error)
+        no-such-folder: there is no such folder
     """
 
     def __str__(self) -> str:
@@ -19,7 +27,13 @@ class GBiNetError(Exception):
 
 
 class FormatError(GBiNetError):
-    """A file is broken or not what it claims to be."""
+    """A file is broken or not what it claims to be.
+
+    Attributes:
+        path: The file.
+        problem: What is wrong with it.
+        position: Where in the file, e.g. "line 7" or "byte 132"; empty if unknown.
+    """
 
     def __init__(self, path: Path | str, problem: str, position: str = "") -> None:
         self.path = Path(path)

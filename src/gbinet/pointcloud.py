@@ -13,7 +13,30 @@ from gbinet.errors import InputError
 
 @dataclass(frozen=True)
 class PointCloud:
-    """N points in world coordinates; every other field is optional and has N rows too."""
+    """N points in world coordinates, with what is known about each of them.
+
+    All fields but xyz are optional; those that are there have N rows.
+
+    Attributes:
+        xyz: Positions, [N, 3] float32 or float64, in the scene's unit.
+        rgb: Colours, [N, 3] uint8.
+        normals: Unit normals, [N, 3] float32.
+        confidence: [N] float32 in [0, 1].
+        num_views: How many views agree on the point, [N] uint8; 255 means that many or more.
+
+    Raises:
+        InputError: If xyz is not [N, 3], or a field has another number of rows.
+
+    Example:
+        >>> import torch
+        >>> from gbinet import PointCloud
+        >>> cloud = PointCloud(torch.rand(100, 3), num_views=torch.arange(100, dtype=torch.uint8))
+        >>> reliable = cloud[cloud.num_views >= 60]
+        >>> len(reliable)
+        40
+        >>> reliable.save("reliable.ply").name
+        'reliable.ply'
+    """
 
     xyz: Tensor  # [N, 3] float32 or float64
     rgb: Tensor | None = None  # [N, 3] uint8
@@ -33,14 +56,14 @@ class PointCloud:
         return len(self.xyz)
 
     def __getitem__(self, index: slice | Tensor) -> PointCloud:
-        """Select points by a slice, a mask or indices."""
+        """Select points by a slice, a mask [N] or indices; returns a PointCloud."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         chosen = {name: None if v is None else v[index] for name, v in values.items()}
         return PointCloud(**chosen)  # type: ignore[arg-type]  # xyz is never None
 
     @staticmethod
     def cat(clouds: list[PointCloud]) -> PointCloud:
-        """All points of several clouds; a field that one of them lacks is dropped."""
+        """Join several clouds; a field that one of them lacks is dropped."""
         if not clouds:
             return PointCloud(torch.zeros(0, 3))
         columns: dict[str, Tensor | None] = {}
@@ -52,12 +75,25 @@ class PointCloud:
     # The two conveniences below reach up into formats: `cloud.save("cloud.ply")` is what people type.
 
     def save(self, path: str | Path) -> Path:
+        """Write the cloud; the ending of the name says the format.
+
+        Args:
+            path: A `.ply`, `.las`, `.laz` or `.xyz` file; folders above it are created.
+
+        Returns:
+            The path that was written. The file appears whole or not at all.
+        """
         from gbinet.formats.cloud_files import write_cloud
 
         return write_cloud(Path(path), self)
 
     @staticmethod
     def load(path: str | Path) -> PointCloud:
+        """Read a cloud, of gbinet or of another program.
+
+        Raises:
+            FormatError: If the file is broken or not a cloud.
+        """
         from gbinet.formats.cloud_files import read_cloud
 
         return read_cloud(Path(path))

@@ -10,7 +10,7 @@ from gbinet.cli.main import main
 
 def test_speed_of_a_small_depth_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "speed.json"
-    options = ["--size", "64", "64", "--views", "2", "--repeat", "1", "--device", "cpu", "-o", str(out)]
+    options = ["--size", "64x64", "--views", "2", "--repeat", "1", "--device", "cpu", "-o", str(out)]
     assert main(["benchmark", "speed", *options]) == 0
     (cost,) = json.loads(out.read_text())["costs"]
     assert (cost["width"], cost["height"], cost["views"]) == (64, 64, 2)
@@ -21,7 +21,7 @@ def test_speed_of_a_small_depth_map(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.slow
 def test_memory_grows_with_pixels_and_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "memory.json"
-    assert main(["benchmark", "memory", "--size", "640", "512", "--device", "cpu", "-o", str(out)]) == 0
+    assert main(["benchmark", "memory", "--size", "640x512", "--device", "cpu", "-o", str(out)]) == 0
     small, large, more = (c["peak_mib"] for c in json.loads(out.read_text())["costs"])
     assert small < large < more
     assert "for each megapixel" in capsys.readouterr().out

@@ -52,7 +52,7 @@ def test_reconstruct(folder: Path, tmp_path: Path, capsys, monkeypatch: pytest.M
     oracle = Oracle(load_scene(folder))
     monkeypatch.setattr(GBiNet, "from_pretrained", lambda *_: oracle)
     assert verb.run.__doc__
-    content = told(capsys, "reconstruct", folder, "-o", tmp_path / "out", "-q", "fast", "--size", 64)
+    content = told(capsys, "reconstruct", folder, "-o", tmp_path / "out", "-q", "fast", "--max-size", 64)
     assert content["points"] > 100 and Path(content["cloud"]).is_file() and Path(content["report"]).is_file()
     assert {"settings", "made_by", "seconds", "warnings", "georeference"} <= content.keys()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 from gbinet import __version__
 from gbinet.cli import main as front
+from gbinet.cli.completion import below, help_of
+from gbinet.cli.main import VERBS, main
 from gbinet.errors import SceneError
 
 HEAVY = ("torch", "numpy", "PIL", "pycolmap", "tyro", "rich", "safetensors")
@@ -55,7 +58,7 @@ OTHERS = (
 def test_training_needs_few_packages(verb: str, tmp_path: Path) -> None:
     """A machine that trains has torch, numpy, pillow, safetensors and rich; tyro comes along in a folder."""
     train = """train --out run --height 64 --width 64 --views 2 --batch-size 1 --stages 1 --total-steps 1
-        --zoom 1 --dtu-like True --precision float32 --validation-scenes 0"""
+        --zoom 1 --dtu-like --precision float32 --validation-scenes 0"""
     arguments = {"train": train.split(), "validate": ["validate", "--help"]}[verb]
     code = f"""
 import sys
@@ -192,3 +195,52 @@ def test_numbers_that_are_none_are_refused_also_where_they_are_not_needed(
 ) -> None:
     assert front.main(["fuse", str(tmp_path), "-o", str(tmp_path / "out"), flag, "nan"]) == 2
     assert f"{flag} must be positive" in capsys.readouterr().err
+
+
+def test_alone_it_shows_what_most_people_want(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("  gbinet")] == [
+        "demo",
+        "reconstruct",
+        "view",
+    ]
+
+
+@pytest.mark.parametrize(("quality", "size", "views"), [("fast", "640", "2"), ("best", "1920", "3")])
+def test_defaults_are_those_of_the_quality(quality: str, size: str, views: str) -> None:
+    """As the help shows them."""
+    shown = " ".join(help_of("reconstruct", "-q", quality).split())
+    assert re.search(rf"--max-size INT [^()]*\(default: {size}\)", shown)
+    assert re.search(rf"--min-views INT [^()]*\(default: {views}\)", shown)
+
+
+def test_one_option_has_one_meaning() -> None:
+    """--max-size is a number, --size is WxH, and what is on or off is so by --NAME and --no-NAME."""
+    for verb in VERBS:
+        for name in [[name] for name in below(verb)] or [[]]:
+            shown = help_of(verb, *name)
+            assert "{True,False}" not in shown, verb
+            assert all(word == "INT" for word in re.findall(r"--max-size (\S+)", shown)), verb
+            assert all(word == "WxH" for word in re.findall(r"^\W*--size (\S+)", shown, re.M)), verb
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_verbs_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--completion", shell]) == 0
+    script = capsys.readouterr().out
+    if shell == "zsh":
+        assert "bashcompinit" in script
+        return
+    asked = 'COMP_WORDS=(gbinet reconstruct --min-v); COMP_CWORD=2; _gbinet; echo "${COMPREPLY[@]}"'
+    done = subprocess.run(["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["--min-views"]
+    assert main(["--completion", "fish"]) == 2
+
+
+@pytest.mark.parametrize("flag", ["--data", "--assets"])
+def test_training_says_at_once_that_a_folder_is_missing(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--preset", "rendered", "--out", str(tmp_path), flag, "/nowhere"]) == 2
+    assert f"{flag} /nowhere: there is no such" in capsys.readouterr().err

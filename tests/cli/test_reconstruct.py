@@ -112,7 +112,7 @@ def test_predictions_never_become_the_truth_of_their_own_scene(
     ball_scene: SceneMaker, tmp_path: Path, weights: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene = str(written(ball_scene, tmp_path / "scene", views=3))
-    options = ["--weights", weights, "--views", "2", "--size", "64"]
+    options = ["--weights", weights, "--views", "2", "--max-size", "64"]
     assert main(["reconstruct", scene, "-o", scene, *options]) == 2
     assert "is the scene itself" in capsys.readouterr().err
     assert main(["depth", scene, "-o", str(tmp_path / "out"), *options]) == 0
@@ -133,7 +133,7 @@ def test_sigterm_keeps_finished_maps_and_the_next_run_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     scene, out = written(ball_scene, tmp_path / "scene", views=4), tmp_path / "out"
-    command = ["depth", str(scene), "-o", str(out), "--weights", weights, "--views", "2", "--size", "64"]
+    command = ["depth", str(scene), "-o", str(out), "--weights", weights, "--views", "2", "--max-size", "64"]
 
     def end_at_two(_: StepBars, stage: str, done: int, total: int, what: str) -> None:
         if done == 2:

@@ -94,5 +94,5 @@ def test_search_uses_them_and_tiles_use_the_same() -> None:
 def test_fixed_numbers_stay_fixed_and_nonsense_is_refused() -> None:
     assert GBiNet("gbinet").first_bins(row_of_cameras(2, 1.0), torch.tensor([[1.0, 9.0]])) is None
     for bad in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(InputError, match="first_spacing"):
+        with pytest.raises(InputError, match="--first-spacing"):
             replace(ADAPTIVE, first_spacing=bad)

@@ -42,7 +42,7 @@ def test_photos_become_a_cloud_with_report_and_record(ball_scene: SceneMaker, tm
     assert record["seconds"]["total"] > 0 and record["versions"]["torch"] == torch.__version__
     text = result.report.read_text()
     assert f"{result.points:,} points" in text and "judged" in text
-    assert all(f"<b>{view.name}</b>" in text for view in scene.views)
+    assert all(f"<h3>{view.name}</h3>" in text for view in scene.views)
 
 
 def test_a_second_run_keeps_the_depth_and_gives_the_same_cloud(

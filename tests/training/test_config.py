@@ -76,7 +76,7 @@ def test_every_field_is_a_flag_that_is_explained(capsys: pytest.CaptureFixture[s
 def test_flags_change_the_preset_and_its_network():
     plain = flags([])
     assert plain == preset("rendered") and plain.network.readout == "expectation"
-    words = """--stage-weights 1 2.5 --dtu-like True --minutes 5 --model gbinet-6 --first-bins 24 --stages 7
+    words = """--stage-weights 1 2.5 --dtu-like --minutes 5 --model gbinet-6 --first-bins 24 --stages 7
         --confidence nearby --smoothing 1 6 1 6 2 12 5 32 --readout smooth --regulariser-width 16 16 8 8"""
     given = flags(words.split())
     network = given.network
@@ -112,7 +112,7 @@ def test_a_resumed_run_starts_from_its_own_options(tmp_path: Path):
     [
         ({"height": 100}, "multiples of 64"),
         ({"model": "resnet"}, "no network 'resnet'"),
-        ({"update": "refiner"}, "--refiner True"),
+        ({"update": "refiner"}, "--refiner"),
         ({"views": 1}, "a reference and a source"),
         ({"batch_size": 0}, "--batch-size"),
         ({"learning_rate": 0.0}, "--learning-rate"),

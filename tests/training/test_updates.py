@@ -246,7 +246,7 @@ def test_averaged_weights_follow_the_refiner_alone(planes: PlaneSource, tiny: Tr
 def test_a_refiner_is_trained_at_full_size_only(tiny: TrainConfig) -> None:
     with pytest.raises(InputError, match="full size"):
         refining(tiny).with_network(stages=6)
-    with pytest.raises(InputError, match="--refiner True"):
+    with pytest.raises(InputError, match="--refiner"):
         replace(tiny, update="refiner")
     with pytest.raises(InputError, match="grow"):
         replace(refining(tiny), grow_stages=True)

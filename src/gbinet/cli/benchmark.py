@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from gbinet.cli.options import Size
 from gbinet.cli.say import for_programs, say, tell
 from gbinet.inference.device import Precision
 
@@ -20,7 +21,7 @@ Out = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 
 
 def speed(
-    size: tuple[int, int] = (1600, 1152),
+    size: Size = (1600, 1152),
     views: int = 5,
     repeat: int = 10,
     weights: str | None = None,
@@ -31,7 +32,7 @@ def speed(
     """Median time of one depth map, and its peak memory.
 
     Args:
-        size: WIDTH HEIGHT of the images.
+        size: WIDTHxHEIGHT of the images.
         views: Images per depth map, all of them encoded.
         repeat: How often it is timed, after two warm-up runs.
         weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
@@ -45,7 +46,7 @@ def speed(
 
 
 def memory(
-    size: tuple[int, int] = (1600, 1152),
+    size: Size = (1600, 1152),
     views: int = 5,
     weights: str | None = None,
     device: str = "auto",
@@ -55,7 +56,7 @@ def memory(
     """Peak memory of one depth map, and how it grows with pixels and with views.
 
     Args:
-        size: WIDTH HEIGHT of the largest images; a quarter of the pixels is measured too.
+        size: WIDTHxHEIGHT of the largest images; a quarter of the pixels is measured too.
         views: Images per depth map; two more are measured too.
         weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
         device: auto, cpu, cuda, cuda:1, mps.

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import tyro
 
+from gbinet.cli.options import Size, otherwise
+
 
 def run(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("gbinet-demo"),
-    weights: str | None = None,
+    weights: Annotated[str | None, otherwise("the bundled weights", "WEIGHTS")] = None,
     seed: int = 8,
     views: int = 9,
-    size: int = 512,
+    size: Size = (512, 384),
     device: str = "auto",
 ) -> None:
     """Render a small scene, reconstruct it with the bundled weights, and compare it with the truth.
@@ -23,7 +25,7 @@ def run(
         weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
         seed: Which scene is rendered.
         views: How many photos are rendered.
-        size: Width of the photos in pixels.
+        size: WIDTHxHEIGHT of the photos in pixels.
         device: auto, cpu, cuda, mps.
     """
     from gbinet.cli.progress import StepBars
@@ -33,7 +35,7 @@ def run(
     from gbinet.pipeline.record import duration
 
     model = GBiNet.from_pretrained(weights)
-    config = DemoConfig(views=views, width=size, height=size * 3 // 4, seed=seed)
+    config = DemoConfig(views=views, width=size[0], height=size[1], seed=seed)
     with StepBars() as bars:
         result = run_demo(out, model, config, device=device, progress=bars)
     done = result.reconstruction

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from gbinet.cli.options import NetworkFlags, NetworkOptions
+from gbinet.cli.options import BY_EXIF, NetworkFlags, NetworkOptions, otherwise
 from gbinet.cli.place_options import UNPLACED, PlaceFlags
 from gbinet.cli.progress import StepBars
 from gbinet.cli.say import say, say_notes
@@ -19,13 +19,13 @@ from gbinet.scenes.sfm.cameras import CameraSharing
 def run(
     scene: tyro.conf.Positional[Path],
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
-    size: int = 1152,
+    max_size: int = 1152,
     views: int = 5,
-    stages: int | None = None,
-    depth_range: tuple[float, float] | None = None,
-    images: Path | None = None,
-    masks: Path | None = None,
-    camera: CameraSharing | None = None,
+    stages: Annotated[int | None, otherwise("as the weights were trained", "N")] = None,
+    depth_range: Annotated[tuple[float, float] | None, otherwise("each view's own", "NEAR FAR")] = None,
+    images: Annotated[Path | None, otherwise("beside the cameras", "FOLDER")] = None,
+    masks: Annotated[Path | None, otherwise("those of the scene", "FOLDER")] = None,
+    camera: Annotated[CameraSharing | None, BY_EXIF] = None,
     frames: int = 100,
     place: PlaceFlags = UNPLACED,
     network: NetworkFlags = NetworkOptions(),
@@ -37,7 +37,7 @@ def run(
     Args:
         scene: Folder of photos, a video, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder; depth/<view>.npz holds depth and confidence. Run again with the same folder to continue.
-        size: Longer side of the images in pixels; larger photos are made smaller.
+        max_size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         stages: Search stages, instead of what the weights were trained for.
         depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
@@ -45,8 +45,7 @@ def run(
             and this folder is not read.
         masks: Folder of masks named like the photos, if it is not beside them; black is left out when the
             maps are fused.
-        camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
-            per-folder also reads the folders in the folder.
+        camera: Which bare photos share one camera. per-folder also reads the folders in the folder.
         frames: Photos taken from a video, at most: sharp ones that show something new.
         overwrite: Replace depth maps in the output folder that were made with other settings.
         stages_report: Also write stages/<view>.png for six views: depth, valid pixels and confidence of every
@@ -60,13 +59,14 @@ def run(
     from gbinet.pipeline.record import duration
 
     limits = None if depth_range is None else DepthRange(*depth_range)
-    config = DepthConfig(**network.settings(max_size=size, views=views, stages=stages, depth_range=limits))
+    settings = network.settings(max_size=max_size, views=views, stages=stages, depth_range=limits)
+    config = DepthConfig(**settings)
     model = GBiNet.from_pretrained(network.weights)
     with output_folder(out, scene), StepBars() as bars:
-        settings = ReconstructConfig(
+        reading = ReconstructConfig(
             config, images=images, masks=masks, camera=camera, frames=frames, place=place.config()
         )
-        ready = prepare(scene, out, settings, bars)
+        ready = prepare(scene, out, reading, bars)
         found = ready.scene
         result = estimate_depths(
             found, model, out / "depth", config, overwrite=overwrite, progress=partial(bars, "depth")

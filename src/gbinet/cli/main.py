@@ -34,20 +34,32 @@ VERBS: dict[str, str] = {
 }
 
 
-_FOR_PROGRAMS = ("info", "reconstruct", "evaluate", "benchmark")  # verbs that take --json
+FOR_PROGRAMS = ("info", "reconstruct", "evaluate", "benchmark")  # verbs that take --json
 _GO_ON = "Finished work is kept; run the same command again to continue."
 
 
 def usage() -> str:
-    lines = [
-        "usage: gbinet VERB [OPTIONS]",
-        "",
-        "Photos with known cameras in, depth maps and a cloud out.",
-    ]
+    lines = ["usage: gbinet VERB [OPTIONS]", "", "Photos in, depth maps and a cloud out."]
     lines += [f"  {verb:12} {text}" for verb, text in VERBS.items()]
-    lines += ["", "`gbinet VERB --help` lists a verb's options. --debug shows tracebacks."]
-    lines += [f"--json prints one JSON object on stdout, all else on stderr: {', '.join(_FOR_PROGRAMS)}."]
+    lines += [
+        "",
+        "`gbinet VERB --help` lists a verb's options. --debug shows tracebacks.",
+        f"--json prints one JSON object on stdout, all else on stderr: {', '.join(FOR_PROGRAMS)}.",
+        "`gbinet --completion bash` (or zsh) prints a script that completes verbs and options.",
+    ]
     return "\n".join(lines)
+
+
+def welcome() -> str:
+    """What most people want."""
+    return """\
+Photos in, depth maps and a cloud out.
+
+  gbinet demo                             try it: a rendered scene, compared with the truth
+  gbinet reconstruct PHOTOS -o RESULT     a cloud from your photos, with a report
+  gbinet view RESULT                      look at it in the browser
+
+`gbinet --help` lists everything else."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -58,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
+        print(usage() if arguments else welcome())
         return 0
     verb = arguments[0]
     if verb == "--version":
@@ -66,10 +78,20 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"gbinet {__version__}")
         return 0
+    if verb == "--completion":
+        from gbinet.cli.completion import script
+        from gbinet.errors import InputError
+
+        try:
+            print(script(arguments[1] if len(arguments) > 1 else "bash"), end="")
+        except InputError as error:
+            print(f"gbinet: {error}", file=sys.stderr)
+            return 2
+        return 0
     if verb not in VERBS:
         print(f"gbinet: there is no verb {verb!r}.\n\n{usage()}", file=sys.stderr)
         return 2
-    speak_to_programs(verb in _FOR_PROGRAMS and "--json" in arguments)
+    speak_to_programs(verb in FOR_PROGRAMS and "--json" in arguments)
     if for_programs():
         arguments = [a for a in arguments if a != "--json"]
     return _run(verb, arguments[1:], debug)

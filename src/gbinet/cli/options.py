@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tyro
 
@@ -21,16 +21,47 @@ else:  # what the lists of kinds and writers hold
     WriterName = Literal[tuple(writers())]
 
 
+def otherwise(what: str, metavar: str) -> Any:
+    """How an option that may be left out is shown: what then happens, and what it takes."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {what})")
+
+
+BY_EXIF = tyro.conf.arg(
+    metavar="{shared,per-folder,per-photo}",
+    help_behavior_hint="(default: those of the same size and EXIF camera)",
+)
+
+
+def _size(words: list[str]) -> tuple[int, int]:
+    width, cross, height = words[0].lower().partition("x")
+    if not (cross and width.isdigit() and height.isdigit() and int(width) and int(height)):
+        raise ValueError(f"a size is WIDTHxHEIGHT in pixels, for example 1600x1152, not '{words[0]}'")
+    return int(width), int(height)
+
+
+# Where pictures are made: --size 1600x1152. How large photos are looked at is --max-size, their longer side.
+Size = Annotated[
+    tuple[int, int],
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="WxH",
+        instance_from_str=_size,
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda size: [f"{size[0]}x{size[1]}"],
+    ),
+]
+
+
 @dataclass(frozen=True)
 class SceneOptions:
     """How a scene is read."""
 
-    depth_range: tuple[float, float] | None = None
+    depth_range: Annotated[tuple[float, float] | None, otherwise("each view's own", "NEAR FAR")] = None
     """NEAR FAR for all views, in the scene's unit, instead of what the scene says."""
-    images: Path | None = None
+    images: Annotated[Path | None, otherwise("beside the cameras", "FOLDER")] = None
     """Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene and this
     folder is not read."""
-    masks: Path | None = None
+    masks: Annotated[Path | None, otherwise("those of the scene", "FOLDER")] = None
     """Folder of masks named like the photos, if it is not beside them; black is ignored."""
 
     @property
@@ -56,13 +87,13 @@ class SceneOptions:
 class NetworkOptions:
     """Which network runs, and on what."""
 
-    weights: str | None = None
+    weights: Annotated[str | None, otherwise("the bundled weights", "WEIGHTS")] = None
     """Name of bundled weights, a weights file of gbinet, or a published .ckpt."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     precision: Precision = "auto"
     """auto is float16 on CUDA and float32 elsewhere."""
-    max_memory: float | None = None
+    max_memory: Annotated[float | None, otherwise("what there is", "GIB")] = None
     """GiB that the network may use; larger images are cut into tiles."""
 
     def settings(self, **others: Any) -> dict[str, Any]:
@@ -75,44 +106,54 @@ class NetworkOptions:
 class MeshOptions:
     """A mesh beside the cloud."""
 
-    mesh: Literal["tsdf", "poisson", "textured"] | None = None
+    mesh: Annotated[
+        Literal["tsdf", "poisson", "textured"] | None, otherwise("none", "{tsdf,poisson,textured}")
+    ] = None
     """Also write a mesh (extra 'mesh'): tsdf keeps to what photos confirmed, poisson closes holes, textured
     paints the photos onto tsdf, as .glb and .obj."""
-    mesh_voxel: float | None = None
-    """Edge of the voxels of --mesh tsdf and textured, in the scene's unit; 2 pixels by default."""
+    mesh_voxel: Annotated[float | None, otherwise("2 pixels", "SIZE")] = None
+    """Edge of the voxels of --mesh tsdf and textured, in the scene's unit."""
     mesh_faces: int = 100_000
     """Triangles of a textured mesh, at most."""
 
 
 @dataclass(frozen=True)
 class FusionOptions:
-    """What was asked for on the command line; None leaves it as it is."""
+    """What was asked for on the command line; None leaves it to the weights or to the cloud."""
 
-    min_confidence: float | None = None
-    """Drop pixels whose confidence is lower (0 to 1). By default what suits the weights: 0.1 for bundled, 0.4
-    for published ones. Maps without confidence keep all."""
-    blank_confidence: float | None = None
-    """The same where the photo has no texture, such as sky and blank walls (usually 0.6)."""
+    min_confidence: Annotated[
+        float | None, otherwise("0.1 for the bundled weights, 0.4 for published ones", "0..1")
+    ] = None
+    """Drop pixels whose confidence is lower. Maps without confidence keep all."""
+    blank_confidence: float = FusionConfig().blank_confidence
+    """The same where the photo has no texture, such as sky and blank walls."""
     keep_burnt_out: bool = False
     """Keep pixels that are white in all channels."""
     keep_sky: bool = False
     """Keep what looks like sky (blank, without confident depth, up to the upper edge) and its fringe."""
-    min_views: int | None = None
-    """Other views that must agree with a point (usually 3; 2 with --quality fast)."""
+    min_views: int = FusionConfig().min_views
+    """Other views that must agree with a point."""
     strict_views: bool = False
     """Insist on --min-views even where few photos see the same; otherwise half of those are enough."""
-    max_reprojection: float | None = None
-    """Pixels that a point may be off between two views (usually 1; 0.75 with --quality best)."""
-    max_relative_depth: float | None = None
-    """Share of its depth that a point may be off between two views (usually 0.01)."""
+    max_reprojection: float = FusionConfig().max_reprojection
+    """Pixels that a point may be off between two views."""
+    max_relative_depth: float = FusionConfig().max_relative_depth
+    """Share of its depth that a point may be off between two views."""
     dynamic: bool = False
     """Also accept n views within n times these two thresholds."""
-    duplicates: Literal["used-pixel", "voxel", "none"] | None = None
-    """How a surface that many views see is kept once (usually used-pixel)."""
-    voxel_size: float | None = None
+    duplicates: Literal["used-pixel", "voxel", "none"] = FusionConfig().duplicates
+    """How a surface that many views see is kept once."""
+    voxel_size: Annotated[float | None, otherwise("none", "SIZE")] = None
     """Cell of --duplicates voxel, in the scene's unit."""
-    box: tuple[float, float, float, float, float, float] | None = None
+    box: Annotated[
+        tuple[float, float, float, float, float, float] | None, otherwise("everything", "X0 Y0 Z0 X1 Y1 Z1")
+    ] = None
     """Keep only x0 y0 z0 x1 y1 z1."""
+
+    @classmethod
+    def of(cls, config: FusionConfig) -> Self:
+        """What a configuration says, as it is shown and changed on the command line."""
+        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
 
     def applied(self, base: FusionConfig) -> FusionConfig:
         """The base with what was asked for."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from gbinet.cli.options import (
+    BY_EXIF,
     FusionFlags,
     FusionOptions,
     MeshFlags,
@@ -26,20 +29,38 @@ from gbinet.formats.cloud_files import is_cloud_name
 from gbinet.pipeline.export import ExportKind
 from gbinet.scenes.sfm.cameras import CameraSharing
 
+Quality = Annotated[Literal["fast", "balanced", "best"], tyro.conf.arg(aliases=["-q"])]
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    quality: Quality = "balanced"
+
+
+def command(arguments: Sequence[str]) -> Callable[..., None]:
+    """The verb, its options' defaults being those of the quality that is asked for."""
+    from gbinet.pipeline.reconstruct import preset
+
+    chosen, _ = tyro.cli(_Chosen, args=arguments, return_unknown_args=True, add_help=False)
+    base = preset(chosen.quality)
+    return partial(
+        run, max_size=base.depth.max_size, views=base.depth.views, fusion=FusionOptions.of(base.fusion)
+    )
+
 
 def run(
     photos: tyro.conf.Positional[Path],
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
-    quality: Annotated[Literal["fast", "balanced", "best"], tyro.conf.arg(aliases=["-q"])] = "balanced",
-    size: int | None = None,
-    views: int | None = None,
+    quality: Quality = "balanced",
+    max_size: int = 1152,
+    views: int = 5,
     network: NetworkFlags = NetworkOptions(),
     fusion: FusionFlags = FusionOptions(),
     scene: SceneFlags = SceneOptions(),
-    camera: CameraSharing | None = None,
+    camera: Annotated[CameraSharing | None, BY_EXIF] = None,
     frames: int = 100,
     place: PlaceFlags = UNPLACED,
-    export: tuple[ExportKind, ...] = (),
+    export: Annotated[tuple[ExportKind, ...], tyro.conf.arg(help_behavior_hint="(default: nothing)")] = (),
     mesh: MeshFlags = MeshOptions(),
     overwrite: bool = False,
 ) -> None:
@@ -48,11 +69,11 @@ def run(
     Args:
         photos: Folder of photos, a video, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder for cloud.ply, depth/, report.html, run.json. Run again with the same folder to continue.
-        quality: Sets size, views and thresholds, which the options below change one by one.
-        size: Longer side of the images in pixels; larger photos are made smaller.
+        quality: Sets --max-size, --views, --min-views and --max-reprojection. The defaults below are those of
+            the quality that is given.
+        max_size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
-        camera: Which bare photos share one camera; by default those of the same size and EXIF camera.
-            per-folder also reads the folders in the folder.
+        camera: Which bare photos share one camera. per-folder also reads the folders in the folder.
         frames: Photos taken from a video, at most: sharp ones that show something new.
         export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, or depth maps as pictures,
             into out/export; or the cloud as out/cloud.las, .laz or .xyz. Several are fine.
@@ -66,7 +87,7 @@ def run(
     if is_cloud_name(out) and not out.is_dir():
         raise InputError(f"{out}: -o is a folder here; --export {out.suffix[1:]} writes such a cloud into it")
     config = pipeline.preset(quality)
-    depth = network.settings(max_size=size, views=views, depth_range=scene.limits)
+    depth = network.settings(max_size=max_size, views=views, depth_range=scene.limits)
     config = replace(
         config,
         depth=replace(config.depth, **depth),

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from gbinet.cli.options import Size
 from gbinet.cli.say import say
 
 
@@ -14,7 +15,7 @@ def run(
     out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")],
     scenes: int = 20,
     views: int = 11,
-    size: str = "1600x1152",
+    size: Size = (1600, 1152),
     assets: Path | None = None,
     layout: Literal["mvsnet", "blendedmvs"] = "mvsnet",
     kind: Literal["table", "room", "facade", "terrain"] | None = None,
@@ -43,13 +44,9 @@ def run(
     import torch
 
     from gbinet.cli.progress import progress_bar
-    from gbinet.errors import InputError
     from gbinet.render.write import WriteConfig, write_dataset
 
-    width, cross, height = size.lower().partition("x")
-    if not (cross and width.isdigit() and height.isdigit()):
-        raise InputError(f"--size is WIDTHxHEIGHT, for example 1600x1152, not '{size}'")
-    config = WriteConfig(scenes, views, int(width), int(height), layout, kind, seed, unit, life)
+    config = WriteConfig(scenes, views, *size, layout, kind, seed, unit, life)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     with progress_bar("rendering") as progress:

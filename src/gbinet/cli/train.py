@@ -46,7 +46,7 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
 
     def run(
         start: Annotated[Start, tyro.conf.OmitArgPrefixes] = begin,
-        training: Annotated[TrainConfig, tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff] = config,
+        training: Annotated[TrainConfig, tyro.conf.OmitArgPrefixes] = config,
     ) -> None:
         """Train the network. `gbinet train --preset dtu --data DIR` is the paper's recipe.
 
@@ -57,7 +57,17 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
     return run
 
 
+def _check_folders(config: TrainConfig) -> None:
+    """What is read must be there: said now, not by the reader of one of its scans."""
+    for name, path in (("--data", config.data), ("--assets", config.assets)):
+        if path is not None and not path.is_dir():
+            raise InputError(f"{name} {path}: there is no such folder")
+    if config.source != "rendered" and config.data is None:
+        raise InputError(f"--data is missing: the folder of {config.source}'s training set")
+
+
 def _run(start: Start, config: TrainConfig) -> None:
+    _check_folders(config)
     out, console = start.folder, Console()
     with console.status("getting ready") as status:
 

@@ -52,7 +52,7 @@ class FusionConfig:
     cached_maps: int = 11  # depth maps held at a time: a view and its neighbours; more saves reading
 
     def __post_init__(self) -> None:
-        check_positive("fusion: max_sources", self.max_sources)
+        check_positive("fusion: --max-sources", self.max_sources)
         check_positive("fusion: cached_maps", self.cached_maps)
         for name in ("max_reprojection", "max_relative_depth", "min_views"):
             check_positive(f"fusion: {flag(name)}", getattr(self, name))

@@ -24,7 +24,9 @@ from gbinet import ops
 from gbinet.camera import Camera
 from gbinet.inference import tiles
 from gbinet.inference.device import pick_device, pick_precision
-from gbinet.inference.predictor import DepthConfig, _ready, working_size
+from gbinet.inference.graphs import made_ready
+from gbinet.inference.predictor import DepthConfig
+from gbinet.inference.tiles import working_size
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import Scene
 
@@ -137,7 +139,7 @@ def _rehearse(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], devi
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     dtype = pick_precision(config.precision, device)
-    ready = _ready(model, device, dtype, max_memory=0.0)  # a limit, whichever: no graphs
+    ready = made_ready(model, device, dtype, max_memory=0.0)  # a limit, whichever: no graphs
     network = getattr(ready, "network", ready)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():

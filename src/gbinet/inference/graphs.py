@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 from gbinet import ops
 from gbinet.camera import Camera
+from gbinet.inference.prepare import prepare
 from gbinet.model.gbinet import Features, GBiNet, SearchResult
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+GRAPHS = 8  # kinds of depth maps of a scene that are recorded
 
 
 @dataclass(frozen=True)
@@ -182,3 +184,16 @@ def _without_places(function: Callable[..., SearchResult]) -> Callable[..., Sear
         return replace(result, state=replace(result.state, place=None))
 
     return compute
+
+
+def made_ready(
+    model: GBiNet | Replaying, device: torch.device, dtype: torch.dtype, max_memory: float | None
+) -> GBiNet | Replaying:
+    """The network made ready, with CUDA graphs. One that is ready, or of another kind, stays as it is.
+
+    A scene has many views of few kinds (one or two sizes, some numbers of first bins), for which CUDA graphs
+    pay, unless memory counts more.
+    """
+    if type(model) is not GBiNet or model.ready:
+        return model
+    return Replaying(prepare(model, device, dtype), GRAPHS if max_memory is None else 0)

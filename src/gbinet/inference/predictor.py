@@ -32,8 +32,8 @@ from gbinet.inference.device import (
 )
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.finished import Finished
-from gbinet.inference.graphs import Replaying
-from gbinet.inference.prepare import is_packed, prepare
+from gbinet.inference.graphs import Replaying, made_ready
+from gbinet.inference.prepare import is_packed
 from gbinet.model.gbinet import GBiNet
 from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 # kernels, which hold fewer volumes at once (6 bins: 440; docs/performance.md). Half of it in half precision.
 _SEARCH_BYTES = 700 / 4
 _FUSED_SEARCH_BYTES = 320 / 4
-
-GRAPHS = 8  # kinds of depth maps that are recorded as CUDA graphs
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class DepthConfig:
 
     def __post_init__(self) -> None:
         if self.max_size < 64:
-            raise InputError(f"images must be at least 64 px long (--size), got {self.max_size}")
+            raise InputError(f"images must be at least 64 px long (--max-size), got {self.max_size}")
         if self.views < 2:
             raise InputError(f"--views must be at least 2 (a reference and a source), got {self.views}")
         if self.stages is not None and self.stages < 1:
@@ -110,21 +108,39 @@ class Keeper(Protocol):
 def estimate_depths(
     scene: Scene,
     model: GBiNet | Replaying,
-    out: Path,
+    out: str | Path,
     config: DepthConfig | None = None,
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
     keeper: Keeper | None = None,
 ) -> DepthRun:
-    """Write a depth map for every view to `out`; finished ones are kept as long as their photos, cameras,
-    ranges, weights and settings are the same.
+    """Write a depth map for every view of a scene.
 
-    A view that cannot be done (broken image, no neighbour) is reported and left out. Depth maps of other
-    settings in the same folder are an error unless `overwrite`. One run at a time writes to a folder.
-    `keeper` may keep what was just computed.
+    Finished depth maps are kept as long as their photos, cameras, ranges, weights and settings are the same.
+    A view that cannot be done (broken image, no neighbour) is reported and left out.
+
+    Args:
+        scene: What `load_scene` returned; two views or more.
+        model: The network, e.g. `GBiNet.from_pretrained()`.
+        out: Folder for `<view>.npz` with depth and confidence [H, W]. One run at a time writes to it.
+        config: Image size, views per depth map, device, memory.
+        overwrite: Replace depth maps that were made with other settings, which are an error otherwise.
+        progress: Called with (done, total, what).
+        keeper: May keep what was just computed in memory, for fusion.
+
+    Returns:
+        Which views were computed, kept and left out, with warnings and times.
+
+    Raises:
+        SceneError: If the scene has fewer than two photos.
+
+    Example:
+        >>> scene, model = gbinet.load_scene("my-scene"), gbinet.GBiNet.from_pretrained()
+        >>> len(gbinet.estimate_depths(scene, model, "depths").computed)
+        5
     """
-    config = config or DepthConfig()
+    out, config = Path(out), config or DepthConfig()
     if len(scene.views) < 2:
         raise SceneError(f"{scene.root}: depth needs at least 2 photos, this scene has {len(scene.views)}")
     with locked(out):
@@ -159,7 +175,7 @@ class _Worker:
         self.keeper = keeper
         self.device = pick_device(config.device)
         self.dtype = pick_precision(config.precision, self.device)
-        self.model = _ready(model, self.device, self.dtype, config.max_memory)
+        self.model = made_ready(model, self.device, self.dtype, config.max_memory)
         self.result = DepthRun(device=str(self.device), precision=str(self.dtype).removeprefix("torch."))
         self.result.warnings += finished.notes
         self.tile = self._first_tile()
@@ -242,7 +258,7 @@ class _Worker:
 
     def _camera(self, index: int) -> Camera:
         camera = self.scene.views[index].camera
-        return camera.resized(*working_size(camera, self.config.max_size))
+        return camera.resized(*tiles.working_size(camera, self.config.max_size))
 
     def _read(self, index: int) -> Tensor:
         """[H, W, 3] uint8 on the CPU, at the working size: a quarter of what floats would take to move."""
@@ -378,22 +394,3 @@ class _Worker:
         if len(self.result.failed) == len(self.scene.views):
             name, reason = next(iter(self.result.failed.items()))
             raise SceneError(f"{self.scene.root}: no view could be done; {name}: {reason}")
-
-
-def working_size(camera: Camera, max_size: int) -> tuple[int, int]:
-    """Width and height that a photo is searched at."""
-    factor = min(1.0, max_size / max(camera.width, camera.height))
-    return max(8, round(camera.width * factor)), max(8, round(camera.height * factor))
-
-
-def _ready(
-    model: GBiNet | Replaying, device: torch.device, dtype: torch.dtype, max_memory: float | None
-) -> GBiNet | Replaying:
-    """The network made ready, with CUDA graphs. One that is ready, or of another kind, stays as it is.
-
-    A scene has many views of few kinds (one or two sizes, some numbers of first bins), for which CUDA graphs
-    pay, unless memory counts more.
-    """
-    if type(model) is not GBiNet or model.ready:
-        return model
-    return Replaying(prepare(model, device, dtype), GRAPHS if max_memory is None else 0)

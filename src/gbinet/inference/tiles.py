@@ -174,3 +174,9 @@ def _crop(maps: Tensor, scale: int, camera: Camera, rows: Span, columns: Span) -
     piece = maps[..., rows.start // scale : bottom, columns.start // scale : right]
     # Channels last where there are channels: what the fused kernels read.
     return piece.contiguous(memory_format=torch.channels_last) if piece.dim() == 4 else piece
+
+
+def working_size(camera: Camera, max_size: int) -> tuple[int, int]:
+    """Width and height that a photo is searched at."""
+    factor = min(1.0, max_size / max(camera.width, camera.height))
+    return max(8, round(camera.width * factor)), max(8, round(camera.height * factor))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gbinet.camera import Camera
 from gbinet.errors import InputError
@@ -49,3 +51,14 @@ def check_values(images: Tensor, cameras: Camera) -> None:
     if largest > 2:  # resampling may overshoot 1 a little; this is another unit
         raise InputError(f"images must be in [0, 1], got values up to {largest:g}: divide by 255 first?")
     cameras.check()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside, the mode of before outside, whatever happens."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

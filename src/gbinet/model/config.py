@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Literal, Self, get_args
 
-from gbinet.errors import InputError
+from gbinet.errors import InputError, flag
 from gbinet.model.search import SearchGrid
 from gbinet.ops.smooth import MOST_RADIUS
 
@@ -17,7 +17,20 @@ PAPER_CONFIDENCE_STAGES = 6
 
 @dataclass(frozen=True)
 class GBiNetConfig:
-    """Everything needed to build the network again; stored with its weights."""
+    """Everything needed to build the network again; stored with its weights.
+
+    The fields are explained in the source, beside each of them, and in `gbinet train --help`.
+
+    Raises:
+        InputError: If a value is impossible, or values do not fit together.
+
+    Example:
+        >>> from gbinet import GBiNet, GBiNetConfig
+        >>> GBiNetConfig(bins=6, stages=7).bins
+        6
+        >>> GBiNet(GBiNetConfig(encoder_width=4)).config.encoder_width
+        4
+    """
 
     bins: int = 4  # D, hypotheses per stage: 2 = Bi-Net, 4 = GBi-Net
     first_bins: int = 0  # hypotheses of stage 1; 0 = the same as bins, as in the paper
@@ -57,11 +70,11 @@ class GBiNetConfig:
     def __post_init__(self) -> None:
         for name, least in (("stages", 1), ("confidence_stages", 0)):
             if getattr(self, name) < least:
-                raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise InputError(f"{flag(name)} must be at least {least}, got {getattr(self, name)}")
         if not 0 <= self.first_spacing < float("inf"):
-            raise InputError(f"first_spacing must not be negative, got {self.first_spacing}")
+            raise InputError(f"--first-spacing must not be negative, got {self.first_spacing}")
         if self.edge_cells < 0:
-            raise InputError(f"edge_cells must not be negative, got {self.edge_cells}")
+            raise InputError(f"--edge-cells must not be negative, got {self.edge_cells}")
         if self.readout not in get_args(Readout):
             raise InputError(f"unknown readout '{self.readout}'; there are {', '.join(get_args(Readout))}")
         if self.confidence not in get_args(Confidence):
@@ -72,6 +85,7 @@ class GBiNetConfig:
 
     @property
     def grid(self) -> SearchGrid:
+        """How bins split, as the search takes it."""
         return SearchGrid(self.bins, self.first_bins or self.bins, self.inverse_depth, self.edge_cells)
 
     @property
@@ -122,6 +136,7 @@ class GBiNetConfig:
         return found if found[0] else None
 
     def to_dict(self) -> dict[str, object]:
+        """For JSON; `from_dict` reads it."""
         return asdict(self)
 
     @classmethod
@@ -174,31 +189,31 @@ MOST_SCALES = 8
 def _check_scales(config: GBiNetConfig) -> None:
     count = len(config.groups)
     if not 1 <= count <= MOST_SCALES:
-        raise InputError(f"groups needs one number per scale, 1 to {MOST_SCALES}, got {config.groups}")
+        raise InputError(f"--groups needs one number per scale, 1 to {MOST_SCALES}, got {config.groups}")
     for name, per_scale in (
         ("encoder_width", config.channels),
         ("regulariser_width", config.regulariser_widths),
     ):
         if len(per_scale) != count or min(per_scale) < 1:
             raise InputError(
-                f"{name} must be at least 1, one number or one per scale ({count}, as many as groups), "
+                f"{flag(name)} must be at least 1, one number or one per scale ({count}, like --groups), "
                 f"got {getattr(config, name)}"
             )
     widths = config.choice_widths
     if widths and (len(widths) != count - 1 or min(widths) < 1):
-        raise InputError(f"choice_widths needs {count - 1} numbers or none, got {widths}")
+        raise InputError(f"--choice-widths needs {count - 1} numbers or none, got {widths}")
     if config.choice_again and not widths:
-        raise InputError("choice_again needs choice_widths: pixels that never choose cannot choose again")
+        raise InputError("--choice-again needs --choice-widths: pixels that never choose cannot choose again")
     plan = config.scale_of_stage
     rising = all(a <= b for a, b in pairwise(plan))
     if not plan or not rising or plan[0] < 0 or plan[-1] >= count:
         raise InputError(
-            f"scale_of_stage must rise within 0..{count - 1} (groups has one number per scale, {count}), "
+            f"--scale-of-stage must rise within 0..{count - 1} (--groups has one number per scale, {count}), "
             f"got {plan}"
         )
     channels = config.channels
     if any(g < 1 or c % g for c, g in zip(channels, config.groups, strict=True)):
-        raise InputError(f"groups {config.groups} must divide the channels {channels} of their scales")
+        raise InputError(f"--groups {config.groups} must divide the channels {channels} of their scales")
 
 
 def _check_smoothing(config: GBiNetConfig) -> None:

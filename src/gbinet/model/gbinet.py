@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -17,7 +16,7 @@ from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError
 from gbinet.model import search
-from gbinet.model.checks import check_choices, check_shapes, check_values
+from gbinet.model.checks import check_choices, check_shapes, check_values, evaluating
 from gbinet.model.choice import Choice, Chooser
 from gbinet.model.config import GBiNetConfig, Readout, preset
 from gbinet.model.cost_volume import ViewWeight
@@ -31,7 +30,7 @@ from gbinet.model.result import joined, padded
 from gbinet.model.search import SearchState
 from gbinet.ops import choose, deform
 from gbinet.ops.bins import Bins
-from gbinet.ops.cost_volume import Maps, views_of
+from gbinet.ops.cost_volume import Maps, reference_size, views_of
 from gbinet.scene import DepthRange
 
 Features = tuple[Tensor, ...]  # per scale, coarse to fine: [B, V, C_s, H / s, W / s]
@@ -40,7 +39,12 @@ MOST_FIRST_BINS = 64  # that stage 1 takes to bring them as close as first_spaci
 
 
 class GBiNet(nn.Module):
-    """Generalized binary search network. Images are RGB in [0, 1]; view 0 is the reference."""
+    """Generalized binary search network. Images are RGB in [0, 1]; view 0 is the reference.
+
+    Args:
+        config: What it is made of, or the name of a preset: "gbinet", "binet", "gbinet-6". The weights are
+            random; `from_pretrained` gives trained ones.
+    """
 
     config_type: ClassVar[type[GBiNetConfig]] = GBiNetConfig  # what its weights files carry
     ready: bool = False  # made ready for inference by inference/prepare.py: for good
@@ -71,7 +75,14 @@ class GBiNet(nn.Module):
 
     @classmethod
     def from_pretrained(cls, weights: str | Path | None = None) -> Self:
-        """The weights that ship (None), shipped weights by name, or a file: ours or a published .ckpt."""
+        """Load trained weights with the network that they belong to, on the CPU.
+
+        Args:
+            weights: None = the bundled weights; or their name, a weights file of gbinet, a published .ckpt.
+
+        Raises:
+            WeightsError: If there is no such file, or it does not fit the network.
+        """
         from gbinet.model.weights import load
 
         return load(weights, cls)
@@ -334,6 +345,7 @@ class GBiNet(nn.Module):
         keep_stages: bool = False,
         first_bins: int | None = None,
     ) -> SearchResult:
+        """Search the depth of view 0 of every sample: depth and confidence [B, H, W]."""
         check_shapes(images, cameras, "[B, V, 3, H, W]")
         if depth_range.shape != (len(images), 2):
             raise InputError(
@@ -361,7 +373,18 @@ class GBiNet(nn.Module):
         stages: int | None = None,
         readout: Readout | None = None,
     ) -> DepthMap:
-        """Depth map of view 0 from V >= 2 views of one size. Runs on the device that the model is on."""
+        """Compute the depth map of view 0, on the device that the model is on.
+
+        Args:
+            images: RGB in [0, 1], [V, 3, H, W], V >= 2.
+            cameras: Of the images, batch axis [V].
+            depth_range: Where to look for surfaces, in the unit of the cameras.
+            stages: How many stages to search; None = what the weights were trained for.
+            readout: "centre", "expectation", "smooth" or "refined"; None = the configured one.
+
+        Returns:
+            Depth and confidence of view 0, [H, W]. What does not fit together is an InputError.
+        """
         check_shapes(images, cameras, "[V, 3, H, W]")
         check_values(images, cameras)
         parameter = next(self.parameters())
@@ -375,22 +398,6 @@ class GBiNet(nn.Module):
                 readout=readout,
             )
         return DepthMap(result.depth[0], cameras[0].to(device), result.confidence[0])
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside, the mode of before outside, whatever happens."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
-
-
-def reference_size(maps: Maps) -> tuple[int, int]:
-    height, width = views_of(maps)[0].shape[-2:]
-    return height, width
 
 
 def _forget(features: list[Maps], needed: set[int]) -> None:

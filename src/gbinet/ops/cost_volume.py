@@ -23,6 +23,12 @@ def views_of(maps: Maps) -> Sequence[Tensor]:
     return maps.unbind(1) if isinstance(maps, Tensor) else maps
 
 
+def reference_size(maps: Maps) -> tuple[int, int]:
+    """Height and width of the reference's map."""
+    height, width = views_of(maps)[0].shape[-2:]
+    return height, width
+
+
 def cost_volume(
     maps: Maps,
     transforms: Tensor,  # [B, V - 1, 12] of the whole images: see warp.py

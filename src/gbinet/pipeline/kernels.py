@@ -16,7 +16,7 @@ from gbinet.formats.image import image_size
 from gbinet.fusion.judging import rehearse
 from gbinet.inference.compiling import MapKind, Tell, compile_kernels, has_kernels, kinds_of
 from gbinet.inference.device import pick_device
-from gbinet.inference.predictor import working_size
+from gbinet.inference.tiles import working_size
 from gbinet.model.gbinet import GBiNet
 from gbinet.progress import StepProgress
 from gbinet.scene import Scene

@@ -55,8 +55,8 @@ class ReconstructConfig:
 
     def __post_init__(self) -> None:
         if self.mesh_voxel is not None:
-            check_positive("mesh_voxel", self.mesh_voxel)
-        check_positive("mesh_faces", self.mesh_faces)
+            check_positive("--mesh-voxel", self.mesh_voxel)
+        check_positive("--mesh-faces", self.mesh_faces)
 
 
 # Quality: what most people want to choose. Everything else follows, and can still be set one by one.
@@ -92,10 +92,29 @@ def reconstruct(
     *,
     progress: StepProgress | None = None,
 ) -> PointCloud:
-    """A cloud from a scene, a folder with poses, or a folder of bare photos.
+    """Make a dense cloud from photos.
 
-    With `out`, all that `gbinet reconstruct` writes is written there, and a second call goes on where the
-    first one stopped. `run` is the same without loading the cloud into memory.
+    Args:
+        scene: A folder of bare photos, a folder with cameras (see `load_scene`), or a Scene.
+        model: The network; None = the bundled weights.
+        out: Folder for all that `gbinet reconstruct` writes: cloud.ply, depth/, report.html, run.json. A
+            second call with the same folder continues where the first one stopped. None = nothing is kept.
+        config: "fast", "balanced" or "best", or a ReconstructConfig of your own.
+        progress: Called with (step, done, total, what) while it works.
+
+    Returns:
+        The cloud with xyz [N, 3] in the scene's unit, rgb, normals, confidence and num_views. `run` of this
+        module does the same without loading the cloud into memory.
+
+    Raises:
+        SceneError: If the folder holds no photos, or their cameras cannot be found.
+        InputError: If a setting is impossible.
+
+    Example:
+        >>> import gbinet
+        >>> cloud = gbinet.reconstruct("my-scene", out="result", config="fast")
+        >>> cloud.xyz.shape[1], cloud.rgb.dtype
+        (3, torch.uint8)
     """
     if out is not None:
         return PointCloud.load(run(scene, model, Path(out), config, progress=progress).cloud)

@@ -23,7 +23,8 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
 from gbinet.scene import Scene
 from gbinet.scenes.sfm.pose import PosedPhotos
-from gbinet.viewer.report import CloudSample, Report, ViewCard, shown_every, view_card
+from gbinet.viewer.report import Report, ViewCard, shown_every, view_card
+from gbinet.viewer.report_cloud import CloudSample
 
 _UNPAINTED = 8  # views whose pictures are being made
 
@@ -55,7 +56,9 @@ class ShownViews:
             return []
         return [
             f"other views confirmed only {np.mean(kept):.1%} of the pixels, so the cloud has large holes: "
-            "the photos may overlap too little, the depth range may be wrong, or surfaces may lack texture"
+            "the photos may overlap too little, the depth range may be wrong, or surfaces may lack texture. "
+            "If depth looks right in the report, try --min-views 2 --max-reprojection 2; if not, try "
+            "--depth-range NEAR FAR, or take more photos, closer together"
         ]
 
     def add(self, fused: FusedView) -> None:

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from gbinet.fusion.fuse import FusedView, FusionConfig, fuse
 from gbinet.inference.device import pick_device
-from gbinet.inference.predictor import DepthConfig, working_size
+from gbinet.inference.predictor import DepthConfig
+from gbinet.inference.tiles import working_size
 from gbinet.model.gbinet import GBiNet
 from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
 from gbinet.scenes.dataset import MVSDataset, SampleConfig
 from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.training.validate import Prediction, predict
-from gbinet.viewer.report import CloudSample, side_views
+from gbinet.viewer.report_cloud import CloudSample, side_views
 from gbinet.viewer.splat import splat
 from gbinet.viewer.stages import Pixels, ViewStages, write_sheet
 

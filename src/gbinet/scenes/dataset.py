@@ -26,7 +26,22 @@ Size = tuple[int, int]  # width, height
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """How a sample is made. Steps in this order; a step that is None is left out."""
+    """How a sample is made. Steps in this order; a step that is None is left out.
+
+    Attributes:
+        num_views: Reference and sources together.
+        random_sources: Draw sources from the best `candidates` instead of taking the best.
+        candidates: How many sources are drawn from.
+        resize: (width, height) in pixels: scale to cover this size and cut what sticks out.
+        centre_crop: (width, height) in pixels.
+        random_crop: (width, height) in pixels: the same window in all views; cameras shift with it.
+        jitter: Changes of colour, each view by itself.
+        need_depth: Only references whose true depth is known.
+        seed: Of all random choices, together with the epoch and the sample's number.
+
+    Raises:
+        InputError: If num_views is below 2 or candidates below 1.
+    """
 
     num_views: int = 5  # reference and sources together
     random_sources: bool = False  # draw sources from the best `candidates` instead of taking the best
@@ -73,6 +88,21 @@ class MVSDataset(Dataset[Batch]):
     Random choices depend only on (seed, epoch, i): the same in one process, in many workers, and when a run
     is started again. Call `set_epoch` before each epoch; workers that live on see it too. A broken source
     view is replaced by the next best, a broken reference by the next sample; both are logged.
+
+    Args:
+        scenes: What `load_scene` returned.
+        config: How a sample is made.
+        read: Reads a view's image, mask and depth; another function may keep them in memory.
+
+    Raises:
+        SceneError: If no view of the scenes has source views and, where it is needed, true depth.
+
+    Example:
+        >>> import gbinet
+        >>> scene = gbinet.load_scene("my-scene")
+        >>> samples = gbinet.MVSDataset([scene], gbinet.SampleConfig(num_views=3, need_depth=False))
+        >>> samples[0].images.shape  # [B, V, 3, H, W]
+        torch.Size([1, 3, 3, 64, 96])
     """
 
     def __init__(
@@ -101,9 +131,11 @@ class MVSDataset(Dataset[Batch]):
 
     @property
     def epoch(self) -> int:
+        """The epoch that random choices depend on."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
+        """Say which epoch follows; workers that live on see it too."""
         self._epoch.fill_(epoch)
 
     def __getitem__(self, index: int) -> Batch:

@@ -28,16 +28,33 @@ def load_scene(
 ) -> Scene:
     """Read a folder of posed photos: COLMAP, MVSNet, DTU, BlendedMVS, nerfstudio / instant-ngp or RGB-D.
 
-    kind            one of KINDS, where a folder could be read in several ways; else it is recognised
-    depth_range     for every view, instead of what the files or the sparse points say
-    images          folder of the photos, where it is not beside the cameras; a scene's files may name photos
-                    in it, and nothing else outside of `folder`
-    masks           folder of masks (0 = ignore), where it is not `masks` beside the images
-    interval_scale  stretches the range of MVSNet cam files that give only `near interval`; by default what
-                    everybody uses: 0.8, and 1 for Tanks and Temples
-    max_sources     how many source views to keep per view where the files do not list them
-    cache           where undistorted images go; default `<folder>/.gbinet_cache`, or a temporary folder
-    progress        called with (done, total, what) while images are undistorted
+    Only image headers are read; pixels follow when they are needed.
+
+    Args:
+        folder: The scene. What lies outside of it and of `images` is not read.
+        kind: Read it as this ("colmap", "mvsnet", "nerfstudio", ...) instead of recognising it.
+        depth_range: For every view, in the scene's unit, instead of what the files or the sparse points say.
+        images: Folder of the photos, where it is not beside the cameras.
+        masks: Folder of masks (0 = ignore), where it is not `masks` beside the images.
+        interval_scale: Stretches the range of MVSNet cam files that give only `near interval`; by default
+            what everybody uses: 0.8, and 1 for Tanks and Temples.
+        max_sources: How many source views to keep per view where the files do not list them.
+        cache: Where undistorted images go; by default `<folder>/.gbinet_cache`, or a temporary folder.
+        progress: Called with (done, total, what) while images are undistorted.
+
+    Returns:
+        The scene, every view with its camera, depth range and source views. `scene.warnings` says what you
+        should know about how it was understood.
+
+    Raises:
+        SceneError: If the folder does not exist or is not a scene.
+        FormatError: If a file of the scene is broken.
+
+    Example:
+        >>> import gbinet
+        >>> scene = gbinet.load_scene("my-scene")
+        >>> scene.views[0].depth_range
+        DepthRange(near=2.5, far=6.5)
     """
     folder = Path(folder)
     given = [None if path is None else Path(path) for path in (images, masks, cache)]

@@ -98,9 +98,9 @@ class TrainConfig:
 
     def _check_refiner(self) -> None:
         if not self.network.refiner:
-            raise InputError("the network has no refiner to train: give --refiner True --readout refined")
+            raise InputError("the network has no refiner to train: give --refiner --readout refined")
         if self.grow_stages:
-            raise InputError("a refiner looks at the last stage only: give --grow-stages False")
+            raise InputError("a refiner looks at the last stage only: give --no-grow-stages")
         stages = self.network.stages
         if self.network.scale_of(stages) != 1:
             raise InputError(f"a refiner looks at full size, which {stages} stages do not reach: give more")

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gbinet.model.gbinet import Features, GBiNet, Stage, evaluating
+from gbinet.model.checks import evaluating
+from gbinet.model.gbinet import Features, GBiNet, Stage
 from gbinet.model.result import joined
 from gbinet.model.search import SearchState
 from gbinet.scenes.batch import Batch

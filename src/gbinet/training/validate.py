@@ -20,7 +20,8 @@ from gbinet.evaluation.depth import (
     depth_errors,
 )
 from gbinet.model import search
-from gbinet.model.gbinet import GBiNet, SearchResult, Stage, evaluating
+from gbinet.model.checks import evaluating
+from gbinet.model.gbinet import GBiNet, SearchResult, Stage
 from gbinet.model.result import joined
 from gbinet.scenes.batch import Batch
 

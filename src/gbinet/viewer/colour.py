@@ -43,10 +43,19 @@ def colourise_depth(depth: Array, known: NDArray[np.bool_] | None = None) -> NDA
     """[H, W] depth -> [H, W, 3]; near is light. Spread over the 2nd to 98th percentile of inverse depth."""
     known = (depth > 0) & np.isfinite(depth) if known is None else known
     inverse = np.where(depth > 0, 1 / np.maximum(depth, 1e-30), 0)
-    if not known.any():
+    span = shown_depths(depth, known)
+    if span is None:
         return colourise(inverse, known, "depth", 0, 1)
-    low, high = np.percentile(inverse[known], [2, 98])
-    return colourise(inverse, known, "depth", float(low), float(high))
+    return colourise(inverse, known, "depth", 1 / span[1], 1 / span[0])
+
+
+def shown_depths(depth: Array, known: NDArray[np.bool_] | None = None) -> tuple[float, float] | None:
+    """Depth of the lightest and of the darkest colour; None where nothing is known."""
+    known = (depth > 0) & np.isfinite(depth) if known is None else known
+    if not known.any():
+        return None
+    low, high = np.percentile(1 / depth[known], [2, 98])
+    return 1 / float(high), 1 / float(low)
 
 
 def _srgb(lightness: Array, a: Array, b: Array) -> NDArray[np.uint8]:

@@ -19,7 +19,7 @@ from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer.colour import colourise_depth
 from gbinet.viewer.origin import guarded
-from gbinet.viewer.report import front_and_up
+from gbinet.viewer.report_cloud import front_and_up
 from gbinet.viewer.splat import centre_and_radius, orbit
 
 _MAX_POINTS = 3_000_000  # more than this makes browsers crawl

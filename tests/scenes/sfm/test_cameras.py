@@ -125,7 +125,9 @@ def test_report_and_record_say_what_came_of_it(
     """The whole way, at a small size: poses that are there already are taken up."""
     folder, posed, _ = turned
     shutil.copytree(folder / "sfm", folder / "out" / "sfm", symlinks=True)
-    main(["reconstruct", str(folder / "photos"), "-o", str(folder / "out"), "--size", "96", "--views", "2"])
+    main(
+        ["reconstruct", str(folder / "photos"), "-o", str(folder / "out"), "--max-size", "96", "--views", "2"]
+    )
     assert posed.summary() in capsys.readouterr().out
     record = json.loads((folder / "out" / "run.json").read_text())
     assert record["poses"]["placed"] == list(posed.placed) and len(record["poses"]["cameras"]) == 3

@@ -1,0 +1,54 @@
+"""What the site takes from the project itself, at build time: the command line, the model card.
+
+A page asks for it by a comment: `<!-- commands -->`, `<!-- file: PATH -->`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SHIM = "https://unpkg.com/iframe-worker/shim"
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by mkdocs for every page."""
+    if "<!-- commands -->" in markdown:
+        markdown = markdown.replace("<!-- commands -->", commands())
+    return re.sub(r"<!-- file: (\S+) -->", lambda found: included(found[1]), markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """The one script that the theme would fetch (search in pages opened as files) lies beside the pages."""
+    return output.replace(SHIM, "../" * page.url.count("/") + "iframe-worker.js")
+
+
+def on_post_template(output: str, **_: Any) -> str:
+    """The same for the page that says that there is no such page."""
+    return output.replace(SHIM, "iframe-worker.js")
+
+
+def included(path: str) -> str:
+    """A file of the project without its first heading."""
+    heading, _, text = (ROOT / path).read_text().partition("\n")
+    assert heading.startswith("# "), path
+    return text
+
+
+def commands() -> str:
+    """`--help` of every verb, from the parser itself."""
+    sys.path.insert(0, str(ROOT / "src"))  # here: mkdocs takes back what a hook changes while it is loaded
+    os.environ.update(COLUMNS="100", NO_COLOR="1")
+    from gbinet.cli.completion import below, help_of
+    from gbinet.cli.main import VERBS
+
+    parts = []
+    for verb, text in VERBS.items():
+        parts += [f"## gbinet {verb}", f"{text[0].upper()}{text[1:]}.", f"```text\n{help_of(verb)}\n```"]
+        for name in below(verb):
+            parts += [f"### gbinet {verb} {name}", f"```text\n{help_of(verb, name)}\n```"]
+    return "\n\n".join(parts)

@@ -1,0 +1,128 @@
+"""The cloud in the report: a fair share of all points, packed for report.js, with the cameras around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gbinet.camera import Camera
+from gbinet.pointcloud import PointCloud
+from gbinet.scene import Scene
+from gbinet.viewer.colour import table
+from gbinet.viewer.packed import pack
+from gbinet.viewer.splat import centre_and_radius, orbit, splat
+
+MOST_POINTS = 2_000_000
+_IN_PICTURES = 300_000  # points drawn from the sides: enough for small pictures
+_MOST_CAMERAS = 500
+
+
+class CloudSample:
+    """A random share of all points that pass by, at most `limit`; every point has the same chance."""
+
+    def __init__(self, limit: int = MOST_POINTS) -> None:
+        self.limit = limit
+        self._random = torch.Generator().manual_seed(0)
+        self._parts: list[PointCloud] = []
+        self._keys: list[Tensor] = []  # a random number for each point; the smallest ones stay
+
+    def add(self, cloud: PointCloud) -> None:
+        self._parts.append(cloud)
+        self._keys.append(torch.rand(len(cloud), generator=self._random))
+        if sum(map(len, self._keys)) > 2 * self.limit:
+            self._thin()
+
+    def _thin(self) -> None:
+        keys, points = torch.cat(self._keys), PointCloud.cat(self._parts)
+        if len(keys) > self.limit:
+            chosen = keys.argsort()[: self.limit]
+            keys, points = keys[chosen], points[chosen]
+        self._keys, self._parts = [keys], [points]
+
+    @property
+    def cloud(self) -> PointCloud:
+        if not self._parts:
+            return PointCloud(torch.zeros(0, 3))
+        self._thin()
+        return self._parts[0]
+
+
+def max_views(cloud: PointCloud) -> int:
+    return 1 if cloud.num_views is None or len(cloud) == 0 else max(1, int(cloud.num_views.max()))
+
+
+def cloud_data(
+    cloud: PointCloud, scene: Scene, cards: Mapping[str, str] | None = None, max_bytes: int = 12_000_000
+) -> dict[str, Any]:
+    """What report.js draws: points in a cube around the bulk of the cloud, and the cameras.
+
+    `cards` names the element of the page that shows a view's pictures.
+    """
+    centre, radius = centre_and_radius(cloud)
+    reach = 3 * radius  # far outliers are left out: they would take the precision from the rest
+    local = (cloud.xyz.double() - centre) / reach
+    near = (local.abs() <= 1).all(-1)
+    packed = pack(cloud[near], local[near], max_bytes)
+    front, up = front_and_up(scene, centre)
+    pose = orbit(torch.zeros(3, dtype=torch.float64), 1.0, front, up, 0, 0)
+    right, down, forward = pose[:3, :3]
+    return {
+        "points": packed.data,
+        "lengths": packed.lengths,
+        "counts": packed.counts,
+        "spacing": packed.spacing,
+        "maxViews": max_views(cloud),
+        "axes": [right.tolist(), (-forward).tolist(), (-down).tolist()],  # side, front, up
+        "distance": 2.1 * radius / reach,
+        "ramp": table("confidence", 9).tolist(),
+        "cameras": _frusta(scene, centre, reach, 0.12 * radius, cards or {}),
+    }
+
+
+def _frusta(
+    scene: Scene, centre: Tensor, reach: float, length: float, cards: Mapping[str, str]
+) -> list[dict[str, object]]:
+    """Each camera's name, and its centre and four corners in the cube's units, xyz after xyz."""
+    cameras: list[dict[str, object]] = []
+    for view in scene.views[:_MOST_CAMERAS]:
+        camera = view.camera.to("cpu", torch.float64)
+        w, h = camera.width, camera.height
+        pixels = torch.tensor([[0, 0], [w, 0], [w, h], [0, h]], dtype=torch.float64)
+        corners = camera.unproject(pixels, torch.full((4,), length, dtype=torch.float64))
+        points = (torch.cat([camera.centre[None], corners]) - centre) / reach  # [5, 3]
+        numbers = [round(x, 5) for x in points.flatten().tolist()]
+        cameras.append({"name": view.name, "points": numbers, "card": cards.get(view.name)})
+    return cameras
+
+
+def side_views(
+    cloud: PointCloud, scene: Scene, width: int = 560, height: int = 420
+) -> list[tuple[str, NDArray[np.uint8]]]:
+    """The cloud from where the photos were taken, from both sides and from above."""
+    centre, radius = centre_and_radius(cloud)
+    front, up = front_and_up(scene, centre)
+    focal = 0.9 * height
+    K = torch.tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]], dtype=torch.float64)
+    some = cloud
+    if len(cloud) > _IN_PICTURES:
+        random = torch.Generator().manual_seed(0)
+        some = cloud[torch.randperm(len(cloud), generator=random)[:_IN_PICTURES]]
+    sides = {"front": (0.0, 12.0), "left": (-50.0, 15.0), "right": (50.0, 15.0), "above": (0.0, 70.0)}
+    pictures = []
+    for caption, (turn, lift) in sides.items():
+        camera = Camera(K, orbit(centre, 2.1 * radius, front, up, turn, lift), width, height)
+        pictures.append((caption, splat(some, camera, size=3)))
+    return pictures
+
+
+def front_and_up(scene: Scene, centre: Tensor) -> tuple[Tensor, Tensor]:
+    """Directions from the cloud to the cameras, and against the cameras' mean down."""
+    cameras = [view.camera for view in scene.views]
+    front = torch.stack([c.centre.double() for c in cameras]).mean(0) - centre
+    down = torch.stack([c.cam_from_world[1, :3].double() for c in cameras]).mean(0)
+    return front, -down
