@@ -26,7 +26,7 @@ from gbinet.model.refiner import Refiner, candidates
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.result import SearchResult as SearchResult
 from gbinet.model.result import Stage as Stage
-from gbinet.model.result import joined, padded
+from gbinet.model.result import forget, joined, padded
 from gbinet.model.search import SearchState
 from gbinet.ops import choose, deform
 from gbinet.ops.bins import Bins
@@ -315,7 +315,7 @@ class GBiNet(nn.Module):
         stage: Stage | None = None
         for number in range(state.stage + 1, stages + 1):
             if release and isinstance(features, list):
-                _forget(features, {self.config.scale_index(n) for n in range(number, stages + 1)})
+                forget(features, {self.config.scale_index(n) for n in range(number, stages + 1)})
             stage = None  # its logits shall not lie beside the next stage's volume
             stage = self.step(features, cameras, state, transforms)
             if number <= counted:
@@ -398,9 +398,3 @@ class GBiNet(nn.Module):
                 readout=readout,
             )
         return DepthMap(result.depth[0], cameras[0].to(device), result.confidence[0])
-
-
-def _forget(features: list[Maps], needed: set[int]) -> None:
-    """Empty the maps of all scales but the needed ones."""
-    for scale in set(range(len(features))) - needed:
-        features[scale] = torch.empty(0)

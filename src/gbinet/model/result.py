@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gbinet.model.choice import Choice
 from gbinet.model.search import SearchState
+from gbinet.ops.cost_volume import Maps
 from gbinet.ops.shares import shares
 
 
@@ -49,3 +51,9 @@ def padded(values: Tensor, size: tuple[int, int]) -> Tensor:
     """values [B, 1, h, w] with their border repeated on the right and at the bottom."""
     more = (0, size[1] - values.shape[-1], 0, size[0] - values.shape[-2])
     return F.pad(values, more, mode="replicate")
+
+
+def forget(features: list[Maps], needed: set[int]) -> None:
+    """Empty the maps of all scales but the needed ones."""
+    for scale in set(range(len(features))) - needed:
+        features[scale] = torch.empty(0)
