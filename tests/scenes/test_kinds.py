@@ -21,7 +21,7 @@ from gbinet.scene import Scene
 from gbinet.scenes import kinds, load_scene
 from gbinet.scenes.kind import DepthMaps, Kind, Reading, Writer
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
 
 # ---- a kind that the package does not know: a file that says where the real scene is -----------------------

@@ -264,5 +264,5 @@ def test_what_cannot_be_written_is_refused(tmp_path, plane_scene):
         write_scene(scene, tmp_path, "vrml")
     with pytest.raises(InputError, match="no views"):
         write_scene(replace(scene, views=()), tmp_path, "mvsnet")
-    assert set(writers()) == {*READABLE, "openmvs"}
+    assert set(writers()) == {*READABLE, "openmvs", "depth-png", "depth-exr"}
     assert not (tmp_path.parent / "evil.png").exists()

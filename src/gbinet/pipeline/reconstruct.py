@@ -192,9 +192,9 @@ def _run(
     )
     times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
     if posed is not None and posed.outcome is not None:
-        poses = posed.outcome.total_seconds
-        if poses <= times["opening"]:  # found by this run, not by an earlier one
-            times |= {"poses": poses, "opening": times["opening"] - poses}
+        poses, opening = posed.outcome.total_seconds, times["opening"]
+        # Poses that an earlier run has found took their time then.
+        times |= {"poses": poses, "opening": opening - poses if poses <= opening else opening}
     notes += shown.doubts()
     extras = _extras(shown, out, settings, notes, located)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)

@@ -87,17 +87,14 @@ def newest(out: Path) -> Path:
 
 def resumed_config(out: Path) -> TrainConfig:
     """The options that a run was started with."""
-    return _config(newest(out))
-
-
-def _config(state: Path) -> TrainConfig:
-    """Of the run of a checkpoint; what was added to options since then has its default."""
-    return TrainConfig.from_dict(_record(state)["config"])  # type: ignore[arg-type]
+    return TrainConfig.from_dict(_record(newest(out))["config"])  # type: ignore[arg-type]
 
 
 def check_same_run(state: Path, given: TrainConfig) -> None:
     """Refuse to resume with options that would make another run than the checkpoint's."""
-    stored, now = (_flat(options.to_dict()) for options in (_config(state), given))
+    # What was added to options since the run was started has its default there.
+    defaults = _flat(TrainConfig().to_dict())
+    stored, now = defaults | _flat(_record(state)["config"]), _flat(given.to_dict())
     changed = [
         f"{flag(k)} (was {stored.get(k)}, now {now.get(k)})"
         for k in {**stored, **now}
