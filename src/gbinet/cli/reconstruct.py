@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -28,6 +28,9 @@ from gbinet.errors import InputError
 from gbinet.formats.cloud_files import is_cloud_name
 from gbinet.pipeline.export import ExportKind
 from gbinet.scenes.sfm.cameras import CameraSharing
+
+if TYPE_CHECKING:
+    from gbinet.pipeline.reconstruct import Reconstruction
 
 Quality = Annotated[Literal["fast", "balanced", "best"], tyro.conf.arg(aliases=["-q"])]
 
@@ -79,10 +82,8 @@ def run(
             into out/export; or the cloud as out/cloud.las, .laz or .xyz. Several are fine.
         overwrite: Replace depth maps in the output folder that were made with other settings.
     """
-    from gbinet.formats.reading import read_json
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline import reconstruct as pipeline
-    from gbinet.pipeline.record import duration
 
     if is_cloud_name(out) and not out.is_dir():
         raise InputError(f"{out}: -o is a folder here; --export {out.suffix[1:]} writes such a cloud into it")
@@ -105,6 +106,14 @@ def run(
     model = GBiNet.from_pretrained(network.weights)
     with StepBars() as bars:
         result = pipeline.run(photos, model, out, config, overwrite=overwrite, progress=bars)
+    _report(result)
+
+
+def _report(result: Reconstruction) -> None:
+    """What came of it, for people and with --json for programs."""
+    from gbinet.formats.reading import read_json
+    from gbinet.pipeline.record import duration
+
     if result.poses is not None:
         say(result.poses.summary())
     if result.place is not None:

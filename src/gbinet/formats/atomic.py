@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from gbinet.errors import GBiNetError
 
@@ -60,6 +61,13 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # the folder itself may be out of reach; then the first error matters
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
+    """The same for one file, opened for bytes. A disk that is full only when it is closed counts too."""
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        yield file
 
 
 def write_text(path: str | Path, text: str) -> Path:

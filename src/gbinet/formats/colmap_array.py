@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gbinet.errors import FormatError, InputError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import atomic_file
 from gbinet.formats.reading import open_sized
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +48,7 @@ def write_colmap_array(path: str | Path, values: Array) -> Path:
         raise InputError(f"{path}: a COLMAP map is [H, W] or [H, W, C], got {list(values.shape)}")
     planes = values[None] if values.ndim == 2 else values.transpose(2, 0, 1)  # [C, H, W]
     channels, height, width = planes.shape
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with atomic_file(path) as file:
         file.write(f"{width}&{height}&{channels}&".encode())
         file.write(np.ascontiguousarray(planes, dtype="<f4").data)
     return path

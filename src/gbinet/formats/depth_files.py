@@ -31,7 +31,7 @@ from torch import Tensor
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, GBiNetError, InputError, check_positive
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import atomic_file, atomic_path
 from gbinet.formats.colmap_array import read_colmap_array, write_colmap_array
 from gbinet.formats.exr import read_exr, write_exr
 from gbinet.formats.image import decoded, opened
@@ -323,7 +323,7 @@ def _write_tiff(path: Path, values: Array) -> None:
 
 
 def _save_picture(path: Path, values: Array, format: str) -> None:
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with atomic_file(path) as file:
         Image.fromarray(values).save(file, format=format)
 
 

@@ -20,7 +20,7 @@ import torch
 from gbinet.camera import Camera, pixel_centres
 from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, InputError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import atomic_file
 from gbinet.formats.reading import open_sized, read_exactly
 from gbinet.scene import Scene, SparsePoints
 
@@ -73,7 +73,7 @@ def write_dmap(
         *camera.cam_from_world[:3, :3].flatten().tolist(),
         *camera.centre.tolist(),
     ]
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with atomic_file(path) as file:
         file.write(_HEADER.pack(b"DR", contents, 0, *image_size, width, height, near, far))
         file.write(struct.pack("<H", len(name)) + name)
         file.write(struct.pack(f"<I{len(view_ids)}I", len(view_ids), *view_ids))
@@ -154,7 +154,7 @@ def opencv_intrinsics(K: torch.Tensor, back: bool = False) -> torch.Tensor:
 
 def write_interface(path: Path, scene: Scene, names: list[str], mask_names: list[str]) -> None:
     """`scene.mvs`: platforms (one per view), images, points; every list begins with its length."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with atomic_file(path) as file:
         _write_stream(file, scene, names, mask_names)
 
 

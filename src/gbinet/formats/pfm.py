@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gbinet.errors import FormatError, InputError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import atomic_file
 from gbinet.formats.reading import open_sized
 
 Array = np.ndarray[Any, Any]
@@ -64,7 +64,7 @@ def write_pfm(path: str | Path, values: Array, big_endian: bool = False) -> Path
     magic = "PF" if values.ndim == 3 else "Pf"
     height, width = values.shape[:2]
     data = np.ascontiguousarray(values[::-1], dtype=">f4" if big_endian else "<f4")
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with atomic_file(path) as file:
         file.write(f"{magic}\n{width} {height}\n{'1.0' if big_endian else '-1.0'}\n".encode())
         file.write(data.data)
     return path

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gbinet.errors import FormatError, InputError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import atomic_file
 from gbinet.formats.reading import open_sized
 from gbinet.pointcloud import PointCloud
 
@@ -60,15 +60,10 @@ class PlyWriter:
         self.path = Path(path)
         self.count = 0  # points written so far
         self._types: dict[str, str] | None = None  # field of PointCloud -> numpy type, once known
-        self._atomic = atomic_path(self.path)
+        self._opened = atomic_file(self.path)
 
     def __enter__(self) -> PlyWriter:
-        temporary = self._atomic.__enter__()
-        try:
-            self._file: BinaryIO = temporary.open("wb")
-        except OSError as error:
-            self._atomic.__exit__(type(error), error, error.__traceback__)
-            raise
+        self._file: BinaryIO = self._opened.__enter__()
         return self
 
     def append(self, cloud: PointCloud) -> None:
@@ -87,14 +82,13 @@ class PlyWriter:
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            with self._file:
-                if error is None:
-                    self._file.seek(0)
-                    self._file.write(_header(self._types or {"xyz": "f4"}, self.count))
-        except OSError as late:  # e.g. the disk is full when the last buffer is flushed
-            self._atomic.__exit__(type(late), late, late.__traceback__)
+            if error is None:
+                self._file.seek(0)
+                self._file.write(_header(self._types or {"xyz": "f4"}, self.count))
+        except OSError as late:  # e.g. the disk is full when buffers are flushed
+            self._opened.__exit__(type(late), late, late.__traceback__)
             raise
-        self._atomic.__exit__(error_type, error, trace)
+        self._opened.__exit__(error_type, error, trace)
 
 
 def _column_types(cloud: PointCloud) -> dict[str, str]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import atomic_file, atomic_path, write_text
 
 _FLOAT, _UINT, _TRIANGLES, _ARRAY, _ELEMENTS = 5126, 5125, 4, 34962, 34963  # numbers of glTF
 _QUALITY = 92  # of the JPEG in a .glb
@@ -98,7 +98,7 @@ def write_glb(path: Path, mesh: TexturedMesh, up: NDArray[np.float64] | None = N
     }
     text = json.dumps(content, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 4)
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with atomic_file(path) as file:
         file.write(struct.pack("<4sII", b"glTF", 2, 12 + 8 + len(text) + 8 + starts[-1]))
         file.write(struct.pack("<I4s", len(text), b"JSON") + text)
         file.write(struct.pack("<I4s", starts[-1], b"BIN\0"))
@@ -129,8 +129,7 @@ def write_obj(path: Path, mesh: TexturedMesh) -> Path:
     stem = path.stem
     with atomic_path(path.with_suffix(".png")) as temporary:
         Image.fromarray(mesh.picture).save(temporary, format="PNG")
-    with atomic_path(path.with_suffix(".mtl")) as temporary:
-        temporary.write_text(f"newmtl photos\nKa 1 1 1\nKd 1 1 1\nillum 0\nmap_Kd {stem}.png\n")
+    write_text(path.with_suffix(".mtl"), f"newmtl photos\nKa 1 1 1\nKd 1 1 1\nillum 0\nmap_Kd {stem}.png\n")
     with atomic_path(path) as temporary, temporary.open("w") as file:
         file.write(f"mtllib {stem}.mtl\nusemtl photos\n")
         file.writelines(f"v {x:.10g} {y:.10g} {z:.10g}\n" for x, y, z in mesh.vertices.tolist())

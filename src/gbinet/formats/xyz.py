@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gbinet.errors import FormatError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import atomic_file
 from gbinet.formats.reading import open_sized
 from gbinet.pointcloud import PointCloud
 
@@ -29,15 +29,10 @@ class XyzWriter:
         self.path = Path(path)
         self.count = 0
         self._colours: bool | None = None
-        self._atomic = atomic_path(self.path)
+        self._opened = atomic_file(self.path)
 
     def __enter__(self) -> XyzWriter:
-        temporary = self._atomic.__enter__()
-        try:
-            self._file: BinaryIO = temporary.open("wb")
-        except OSError as error:
-            self._atomic.__exit__(type(error), error, error.__traceback__)
-            raise
+        self._file: BinaryIO = self._opened.__enter__()
         return self
 
     def append(self, cloud: PointCloud) -> None:
@@ -58,12 +53,7 @@ class XyzWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._file.close()
-        except OSError as late:  # the disk is full when the last buffer is flushed
-            self._atomic.__exit__(type(late), late, late.__traceback__)
-            raise
-        self._atomic.__exit__(kind, error, trace)
+        self._opened.__exit__(kind, error, trace)
 
 
 def read_xyz(path: str | Path) -> PointCloud:

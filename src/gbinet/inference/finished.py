@@ -18,7 +18,7 @@ import torch
 
 from gbinet.camera import Camera
 from gbinet.errors import GBiNetError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_json
 from gbinet.formats.depth_files import npz_intact
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.made_by import maker_of
@@ -164,8 +164,7 @@ class Finished:
             makers = [*makers, self.maker.to_dict()]
         content = {**self.settings, "photos": self._place, "made_by": makers, "maps": sorted(names)}
         if content != read_record(self.folder / FILE):
-            with atomic_path(self.folder / FILE) as temporary:
-                temporary.write_text(json.dumps(content, indent=2) + "\n")
+            write_json(self.folder / FILE, content)
 
     def _note(self, states: dict[str, _State]) -> None:
         reasons = {"changed": "what they are made from has changed", "damaged": "their files were damaged"}

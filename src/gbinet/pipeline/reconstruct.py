@@ -175,11 +175,7 @@ def _run(
         keeper=recent,
     )
     shown = ShownViews(found, recent)
-    if settings.mesh is not None:
-        kind, voxel, faces = settings.mesh, settings.mesh_voxel, settings.mesh_faces
-        shown.mesher = Mesher(found, shown.depths, kind, settings.fusion, voxel, faces)
-        if located is not None and located.crs is not None:
-            shown.mesher.up = np.array([0.0, 0.0, 1.0])
+    shown.mesher = _mesher(shown, settings, located)
     fusing = time.perf_counter()
     result = fuse(
         found,
@@ -191,10 +187,7 @@ def _run(
         on_view=shown.add,
     )
     times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
-    if posed is not None and posed.outcome is not None:
-        poses, opening = posed.outcome.total_seconds, times["opening"]
-        # Poses that an earlier run has found took their time then.
-        times |= {"poses": poses, "opening": opening - poses if poses <= opening else opening}
+    times = _with_poses(times, posed)
     notes += shown.doubts()
     extras = _extras(shown, out, settings, notes, located)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
@@ -220,6 +213,25 @@ def _run(
         posed,
         located,
     )
+
+
+def _mesher(shown: ShownViews, config: ReconstructConfig, located: Georeference | None) -> Mesher | None:
+    """What makes the mesh, where one is asked for."""
+    if config.mesh is None:
+        return None
+    made = Mesher(shown.scene, shown.depths, config.mesh, config.fusion, config.mesh_voxel, config.mesh_faces)
+    if located is not None and located.crs is not None:
+        made.up = np.array([0.0, 0.0, 1.0])
+    return made
+
+
+def _with_poses(times: dict[str, float], posed: PosedPhotos | None) -> dict[str, float]:
+    """Seconds of the steps, those of structure from motion by themselves."""
+    if posed is None or posed.outcome is None:
+        return times
+    poses, opening = posed.outcome.total_seconds, times["opening"]
+    # Poses that an earlier run has found took their time then.
+    return {**times, "poses": poses, "opening": opening - poses if poses <= opening else opening}
 
 
 def _room(device: torch.device, config: DepthConfig) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import torch
 
 from gbinet.camera import Camera
 from gbinet.errors import FormatError, InputError
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import write_json, write_text
 from gbinet.formats.image import write_image
 from gbinet.formats.mvsnet import cam_text, pair_text
 from gbinet.formats.pfm import write_pfm
@@ -99,8 +98,7 @@ def _same_settings(path: Path, config: WriteConfig, assets: Path | None) -> None
                 f"{path} was written with other settings; choose another folder or remove this one"
             )
         return
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(settings, indent=2) + "\n")
+    write_json(path, settings)
 
 
 @torch.no_grad()
@@ -130,10 +128,8 @@ def write_views(folder: Path, scene: RenderScene, config: WriteConfig) -> None:
         View(v.name, v.camera, v.image_path, v.depth_range, s) for v, s in zip(views, sources, strict=True)
     ]
     for view in views:
-        with atomic_path(folder / cams_at / f"{view.name}_cam.txt") as temporary:
-            temporary.write_text(cam_text(view))
-    with atomic_path(folder / pairs_at) as temporary:
-        temporary.write_text(pair_text(views))
+        write_text(folder / cams_at / f"{view.name}_cam.txt", cam_text(view))
+    write_text(folder / pairs_at, pair_text(views))
 
 
 def _in_unit(camera: Camera, unit: float) -> Camera:
