@@ -1,0 +1,104 @@
+"""Transposed 3x3x3 convolution that doubles height and width: four pixels of the result from one product.
+
+A pixel of the volume and its right, lower and lower right neighbours give the four pixels of the result below
+it. Neighbours along a row lie side by side, and so do the results of a row: one matrix takes two pixels to all
+four. Inference only. The kernel of ops/conv.py for few channels.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_LARGEST = 32  # outputs: the sums of four pixels stay in registers
+
+
+@triton.jit(do_not_specialize=("height", "width", "depth"))
+def _kernel(
+    volume,  # [B, D, H, W, I]
+    weights,  # [3, 2, KP, NP]
+    bias,  # [NP] float32
+    target,  # [B, D, 2H, 2W, O]: what is added to
+    depth,
+    height,
+    width,
+    I: tl.constexpr,  # noqa: E741
+    O: tl.constexpr,  # noqa: E741
+    KP: tl.constexpr,
+    NP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    plane = tl.program_id(1)
+    d = plane % depth
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # of the volume
+    size = height * width
+    y = pixel // width
+    x = pixel % width
+    k = tl.arange(0, KP)
+    n = tl.arange(0, NP)
+    square = k[:, None] * NP + n[None, :]
+    inside = (pixel < size)[:, None] & (x[:, None] + (k // I)[None, :] < width) & (k < 2 * I)[None, :]
+    start = volume + plane.to(tl.int64) * size * I
+    pointers = start + (pixel * I)[:, None] + k[None, :]
+    total = tl.zeros((BLOCK, NP), dtype=tl.float32)
+    for step in tl.static_range(6):
+        source = d + 1 - step // 2
+        down = step % 2
+        seen = inside & ((y + down < height) & (source >= 0) & (source < depth))[:, None]
+        values = tl.load(pointers + (down * width + (1 - step // 2) * size) * I, mask=seen, other=0.0)
+        total = tl.dot(values, tl.load(weights + step * KP * NP + square), total, input_precision=PRECISION)
+    total = tl.maximum(total + tl.load(bias + n)[None, :], 0.0)
+    place = ((y * width * 2 + x) * 2 * O)[:, None] + (n // (2 * O) * 2 * width * O + n % (2 * O))[None, :]
+    place += target + plane.to(tl.int64) * 4 * size * O
+    mask = (pixel < size)[:, None] & (n < 4 * O)[None, :]
+    total += tl.load(place, mask=mask, other=0.0).to(tl.float32)
+    tl.store(place, total.to(target.dtype.element_ty), mask=mask)
+
+
+def suits(volume: Tensor, outputs: int) -> bool:
+    """Whether this kernel should serve a volume [B, I, D, H, W]."""
+    elements = volume[0, 0].numel() * max(volume.shape[1], 4 * outputs)  # indices are 32 bits wide
+    return outputs <= _LARGEST and elements < 2**31
+
+
+def pack(packed: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Packed weights [3, 3, 3, I, O] and bias [O] -> [3, 2, KP, NP] and [NP].
+
+    y_out = 2 y_in - 1 + kh: even rows come from kh = 1 alone, odd ones from kh = 2 and 0 (the row below).
+    Columns alike.
+    """
+    inputs, outputs = packed.shape[-2:]
+    wide = packed.new_zeros(3, 2, 2, inputs, 2, 2, outputs)  # [kd, row, column, I, row, column, O]
+    ways = ((0, 0, 1), (0, 1, 2), (1, 1, 0))  # of the volume, of the result, tap
+    for down, row, kh in ways:
+        for right, column, kw in ways:
+            wide[:, down, right, :, row, column] = packed[:, kh, kw]
+    high, broad = (max(16, triton.next_power_of_2(n)) for n in (2 * inputs, 4 * outputs))
+    weights = packed.new_zeros(3, 2, high, broad)
+    weights[:, :, : 2 * inputs, : 4 * outputs] = wide.reshape(3, 2, 2 * inputs, 4 * outputs)
+    wide_bias = bias.new_zeros(broad)
+    wide_bias[: 4 * outputs] = bias.repeat(4)
+    return weights, wide_bias
+
+
+def double_into(
+    volume: Tensor,  # [B, I, D, H, W]
+    weights: Tensor,  # [3, 2, KP, NP]
+    bias: Tensor,  # [NP] float32
+    target: Tensor,  # [B, O, D, 2H, 2W] in channels_last_3d: the skip connection, which is added to
+) -> Tensor:
+    """target += relu(transposed convolution of the volume); returns it."""
+    rows, sums = volume.permute(0, 2, 3, 4, 1).contiguous(), target.permute(0, 2, 3, 4, 1)
+    if not sums.is_contiguous():
+        raise ValueError("the target's channels must lie side by side")
+    batch, depth, height, width, inputs = rows.shape
+    block, warps = (128, 4) if weights.shape[3] <= 64 else (64, 4)
+    _kernel[(triton.cdiv(height * width, block), batch * depth)](
+        rows, weights, bias, sums, depth, height, width, I=inputs, O=target.shape[1], KP=weights.shape[2],
+        NP=weights.shape[3], BLOCK=block, PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",
+        num_warps=warps, num_stages=1,
+    )  # fmt: skip
+    return target

@@ -1,0 +1,210 @@
+"""3x3 and 3x3x3 convolutions of few channels, in strips: a program walks down the image and reads each row once.
+
+A row of pixels gives to three rows of the result: the one below, its own and the one above. A program keeps
+the sums of these three, so that it reads a third of what a kernel reads that looks at all rows around each
+pixel, and has a third of the addresses to compute. One product of matrices takes several taps or planes of a
+pixel at once: the three taps along a row, or all planes of a volume. Inference only. Kernels of ops/conv.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# Volumes are [B, D, H, W, C] in memory (channels_last_3d); an image is a volume with D = 1.
+_SIZES = ("height", "width", "rows", "depth")  # a kernel compiled once serves images of all sizes
+_LARGEST = 64  # rows of a matrix: taps or planes times channels
+NO_SKIP, SKIP, SKIP_OF_ALL_PLANES = 0, 1, 2
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _kernel(
+    volume,  # [B, depth or D, H, W, I]
+    weights,  # [3, LOADS, KP, NP]
+    bias,  # [NP] float32
+    skip,  # as the output; SKIP 2: [B, H, W, O], the same for all planes
+    output,  # [B, depth or D, H, W, O]
+    height,
+    width,
+    rows,  # of a strip
+    depth,  # planes of a volume that are worked on one by one
+    D: tl.constexpr,  # planes of a volume that are worked on together
+    I: tl.constexpr,  # noqa: E741
+    O: tl.constexpr,  # noqa: E741
+    N: tl.constexpr,  # columns of the matrix in use: D * O
+    STEP: tl.constexpr,  # channels of a voxel in the output: O; 1: the maps of an image, one after the other
+    TAPS: tl.constexpr,  # taps along a row in one matrix: 3 or 1
+    DEPTH_TAPS: tl.constexpr,  # matrices along depth: 3 or 1
+    KP: tl.constexpr,
+    NP: tl.constexpr,
+    DILATION: tl.constexpr,
+    RELU: tl.constexpr,
+    SKIP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    ACROSS: tl.constexpr = 3 // TAPS
+    LOADS: tl.constexpr = DEPTH_TAPS * ACROSS
+    strip = tl.program_id(1)
+    number = tl.program_id(2)  # b * depth + d
+    d = number % depth
+    first = strip // DILATION * rows * DILATION + strip % DILATION  # rows of one strip are DILATION apart
+    x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    k = tl.arange(0, KP)
+    n = tl.arange(0, NP)
+    size = height * width
+    tap = k // (D * I)
+    inner = (tap * DILATION + k // I % D * size) * I + k % I
+    start = volume + number.to(tl.int64) * D * size * I
+    pointers = start + (((first - DILATION) * width + x - DILATION) * I)[:, None] + inner[None, :]
+    column = x[:, None] + (tap * DILATION - DILATION)[None, :]
+    real = (k < TAPS * D * I)[None, :]
+    square = k[:, None] * NP + n[None, :]
+    shift = tl.load(bias + n)[None, :]
+    place = (x * STEP)[:, None] + (n // STEP * size * STEP + n % STEP)[None, :]
+    result = output + number.to(tl.int64) * N * size
+    matrices = ()
+    for j in tl.static_range(3 * LOADS):
+        matrices = matrices + (tl.load(weights + j * KP * NP + square),)
+    below = tl.zeros((BLOCK, NP), dtype=tl.float32)
+    above = tl.zeros((BLOCK, NP), dtype=tl.float32)
+    for i in range(rows + 2):
+        row = first + (i - 1) * DILATION
+        own = below
+        ahead = tl.zeros((BLOCK, NP), dtype=tl.float32)
+        for j in tl.static_range(LOADS):
+            plane = d + j // ACROSS - DEPTH_TAPS // 2
+            seen = (row >= 0) & (row < height) & (plane >= 0) & (plane < depth)
+            across = j % ACROSS * DILATION
+            inside = real & (column + across >= 0) & (column + across < width) & seen
+            away = (j // ACROSS - DEPTH_TAPS // 2) * size * I + across * I
+            values = tl.load(pointers + away, mask=inside, other=0.0)
+            ahead = tl.dot(values, matrices[j], ahead, input_precision=PRECISION)
+            own = tl.dot(values, matrices[LOADS + j], own, input_precision=PRECISION)
+            above = tl.dot(values, matrices[2 * LOADS + j], above, input_precision=PRECISION)
+        finished = row - DILATION
+        if (i > 1) & (finished < height):
+            total = above + shift
+            if RELU:
+                total = tl.maximum(total, 0.0)
+            mask = (x < width)[:, None] & (n < N)[None, :]
+            line = finished * width
+            if SKIP == 1:
+                other = skip + number.to(tl.int64) * N * size + line * STEP
+                total += tl.load(other + place, mask=mask, other=0.0).to(tl.float32)
+            if SKIP == 2:
+                other = skip + (number // depth).to(tl.int64) * O * size + line * O
+                shared = (x * O)[:, None] + (n % O)[None, :]
+                total += tl.load(other + shared, mask=mask, other=0.0).to(tl.float32)
+            tl.store(result + line * STEP + place, total.to(output.dtype.element_ty), mask=mask)
+        above = own
+        below = ahead
+        pointers += DILATION * width * I
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A convolution as the kernel reads it."""
+
+    weights: Tensor  # [3, LOADS, KP, NP]: rows of taps, then planes and taps along a row that are read apart
+    bias: Tensor  # [NP] float32
+    inputs: int
+    outputs: int
+    planes: int  # worked on together
+    taps: int
+    depth_taps: int
+
+
+def suits(
+    volume: Tensor,  # [B, I, D, H, W]
+    packed: Tensor,  # [1 or 3, k, k, I, O]
+    stride: int,
+) -> bool:
+    """Whether this kernel should serve a convolution."""
+    kernel, inputs, outputs = packed.shape[2:]
+    elements = volume[0, 0].numel() * max(inputs, outputs)  # indices are 32 bits wide
+    return kernel == 3 and stride == 1 and inputs <= 24 and outputs <= 32 and elements < 2**31
+
+
+def pack(packed: Tensor, bias: Tensor, planes: int) -> Matrices:
+    """Packed weights [1 or 3, 3, 3, I, O] and bias [O] for volumes of `planes` planes."""
+    depth_taps, _, _, inputs, outputs = packed.shape
+    by_row = packed.transpose(0, 1)  # [kh, kd, kw, I, O]
+    if depth_taps == 3 and planes * max(inputs, outputs) <= _LARGEST:
+        # All planes at once: input plane i gives to output plane o through tap i - o + 1 in depth.
+        wide = packed.new_zeros(3, 3, planes, inputs, planes, outputs)  # [kh, kw, ...]
+        for i in range(planes):
+            for o in range(max(0, i - 1), min(planes, i + 2)):
+                wide[:, :, i, :, o] = by_row[:, i - o + 1]
+        square = wide.reshape(3, 3, planes * inputs, planes * outputs)
+        return _padded(square, bias.repeat(planes), inputs, outputs, planes, 1, 1)
+    taps = 3 if 3 * inputs <= _LARGEST else 1
+    square = by_row.reshape(3, depth_taps * (3 // taps), taps * inputs, outputs)
+    return _padded(square, bias, inputs, outputs, 1, taps, depth_taps)
+
+
+def _padded(
+    square: Tensor, bias: Tensor, inputs: int, outputs: int, planes: int, taps: int, depth_taps: int
+) -> Matrices:
+    """To sizes that products of matrices take."""
+    *leading, rows, columns = square.shape
+    high, broad = max(16, triton.next_power_of_2(rows)), max(8, triton.next_power_of_2(columns))
+    weights = square.new_zeros(*leading, high, broad)
+    weights[..., :rows, :columns] = square
+    wide_bias = bias.new_zeros(broad)
+    wide_bias[:columns] = bias
+    return Matrices(weights, wide_bias, inputs, outputs, planes, taps, depth_taps)
+
+
+def conv(
+    volume: Tensor,  # [B, I, D, H, W]
+    matrices: Matrices,
+    *,
+    dilation: int = 1,  # in space
+    relu: bool = True,
+    skip: Tensor | None = None,  # [B, O, D or 1, H, W], added after the ReLU
+    planar: bool = False,  # D = 1: the result is contiguous, not channels last
+) -> Tensor:  # [B, O, D, H, W]
+    """3x3 or 3x3x3 convolution with 'same' padding."""
+    rows = _rows(volume)
+    batch, planes, height, width, inputs = rows.shape
+    m = matrices
+    shape = (batch, m.outputs, planes, height, width)
+    skip_rows = None if skip is None else _rows(skip)
+    output = rows.new_empty(shape if planar else (batch, planes, height, width, m.outputs))
+    apart = planes // m.planes
+    block, warps, stages = _launch(m)
+    across = triton.cdiv(width, block)
+    strip = max(4, min(32, across * height * batch * apart // _PROGRAMS))
+    strips = triton.cdiv(height, strip * dilation) * dilation
+    _kernel[(across, strips, batch * apart)](
+        rows, m.weights, m.bias, output if skip_rows is None else skip_rows, output, height, width, strip,
+        apart, D=m.planes, I=inputs, O=m.outputs, N=m.planes * m.outputs, STEP=1 if planar else m.outputs,
+        TAPS=m.taps, DEPTH_TAPS=m.depth_taps, KP=m.weights.shape[2], NP=m.weights.shape[3],
+        DILATION=dilation, RELU=relu, SKIP=_kind_of(skip, planes), BLOCK=block,
+        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32", num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    return output if planar else output.permute(0, 4, 1, 2, 3)
+
+
+_PROGRAMS = 1024  # that a GPU is kept busy with
+
+
+def _launch(matrices: Matrices) -> tuple[int, int, int]:
+    """Pixels, warps and stages of a program."""
+    return 128, 4, 2
+
+
+def _kind_of(skip: Tensor | None, planes: int) -> int:
+    if skip is None:
+        return NO_SKIP
+    return SKIP_OF_ALL_PLANES if skip.shape[2] == 1 < planes else SKIP
+
+
+def _rows(volume: Tensor) -> Tensor:
+    """[B, C, D, H, W] -> [B, D, H, W, C], contiguous; no copy for channels_last_3d."""
+    return volume.permute(0, 2, 3, 4, 1).contiguous()
