@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gbinet.model.layers import Conv2d, Conv3d, ConvBlock2d, ConvBlock3d, UpBlock3d
-from gbinet.ops.inplace import add_into
 
 MULTIPLE = 8  # the U-Net halves height and width three times
 
@@ -47,11 +46,16 @@ class Regulariser(nn.Module):
             volume = F.pad(volume, padding)
         if volume.device.type == "cpu":  # the layout that oneDNN works in
             volume = volume.contiguous(memory_format=torch.channels_last_3d)
-        entered: Tensor = self.entry(volume)
+        entered: Tensor = self.entry(volume, skip=self._context(reference, padding))
+        return entered
+
+    def _context(self, reference: Tensor | None, padding: tuple[int, ...]) -> Tensor | None:
+        """What the picture adds to all planes, [B, C, 1, H', W']."""
         if self.context is None:
-            return entered
+            return None
         assert reference is not None
-        return add_into(entered, F.pad(self.context(reference), padding)[:, :, None])
+        added: Tensor = self.context(reference)
+        return (F.pad(added, padding) if any(padding) else added)[:, :, None]
 
     def leave(self, entered: Tensor, height: int, width: int) -> Tensor:
         """All other layers, to logits [B, D, height, width]. What was entered may be overwritten."""

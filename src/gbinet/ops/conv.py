@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 
 from gbinet import ops
 from gbinet.ops.inplace import add_into
+
+if TYPE_CHECKING:
+    from gbinet.ops.strips_triton import Matrices
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,8 @@ class Packed:
     transposed: bool
     _filled: dict[int, Tensor] = field(default_factory=dict)  # weights by number of inputs
     _planes: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by number of planes
+    _strips: dict[tuple[int, int], Matrices] = field(default_factory=dict)  # by numbers of inputs and planes
+    _doubling: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # one, once it is asked for
 
     def of_inputs(self, inputs: int) -> Tensor:
         """The weight for maps with more channels than the layer has inputs, for which it is zero."""
@@ -39,6 +45,22 @@ class Packed:
             self._planes[count] = pack_planes(self.weight, self.bias, count, self.transposed)
         return self._planes[count]
 
+    def of_strips(self, inputs: int, count: int) -> Matrices:
+        """For volumes with so many channels and planes: strips_triton.py."""
+        from gbinet.ops.strips_triton import pack as pack_strips
+
+        if (inputs, count) not in self._strips:
+            self._strips[inputs, count] = pack_strips(self.of_inputs(inputs), self.bias, count)
+        return self._strips[inputs, count]
+
+    def of_doubling(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of four pixels: double_triton.py."""
+        from gbinet.ops.double_triton import pack as pack_doubling
+
+        if not self._doubling:
+            self._doubling.append(pack_doubling(self.weight, self.bias))
+        return self._doubling[0]
+
 
 def conv(
     x: Tensor,  # [B, I, (D,) H, W]; more channels than the layer has inputs are as if they were zero
@@ -46,35 +68,51 @@ def conv(
     packed: Packed | None = None,  # the same for the kernels
     *,
     relu: bool = False,
-    skip: Tensor | None = None,  # [B, O, (D,) h, w], added after the ReLU
+    skip: Tensor | None = None,  # [B, O, (D or 1,) h, w], added after the ReLU
     planar: bool = False,  # of images, no skip: the kernels' result is contiguous, not channels last
 ) -> Tensor:  # [B, O, (D,) h, w]
     """layer(x), ReLU, addition of the skip connection; one pass where the layer is packed."""
     if packed is None or not ops.usable(x):
         return _finished(conv_plain(x, layer), relu, skip)
-    from gbinet.ops import conv_triton, planes_triton
+    if x.dim() == 4:
+        skip = None if skip is None else skip[:, :, None]
+        return _of_kernels(x[:, :, None], layer, packed, relu, skip, planar)[:, :, 0]
+    return _of_kernels(x, layer, packed, relu, skip)
 
-    stride, outputs = layer.stride[-1], layer.out_channels
-    if x.dim() == 5 and skip is None and planes_triton.suits(x, outputs):
-        matrix, bias = packed.of_planes(x.shape[2])
+
+def _of_kernels(
+    x: Tensor,  # [B, I, D, H, W]
+    layer: nn.Conv2d | nn.Conv3d,
+    packed: Packed,
+    relu: bool,
+    skip: Tensor | None,
+    planar: bool = False,
+) -> Tensor:  # [B, O, D, h, w]
+    from gbinet.ops import conv_triton, planes_triton, strips_triton
+
+    stride, dilation, outputs = layer.stride[-1], layer.dilation[-1], layer.out_channels
+    weight, planes = packed.of_inputs(x.shape[1]), x.shape[2]
+    if strips_triton.suits(x, weight, stride):
+        matrices = packed.of_strips(x.shape[1], planes)
+        return strips_triton.conv(x, matrices, dilation=dilation, relu=relu, skip=skip, planar=planar)
+    if skip is not None and skip.shape[2] != planes:
+        return add_into(_of_kernels(x, layer, packed, relu, None), skip)
+    if weight.shape[0] == 3 and skip is None and planes_triton.suits(x, outputs):
+        matrix, bias = packed.of_planes(planes)
         return planes_triton.conv3d(x, matrix, bias, outputs, stride=stride, relu=relu)
-    flat = x.dim() == 4
-    result = conv_triton.conv3d(
-        x[:, :, None] if flat else x, packed.of_inputs(x.shape[1]), packed.bias, stride=stride,
-        dilation=layer.dilation[-1], relu=relu, skip=skip[:, :, None] if flat and skip is not None else skip,
-        planar=planar,
-    )  # fmt: skip
-    return result[:, :, 0] if flat else result
+    return conv_triton.conv3d(
+        x, weight, packed.bias, stride=stride, dilation=dilation, relu=relu, skip=skip, planar=planar
+    )
 
 
 def double(x: Tensor, layer: nn.ConvTranspose3d, packed: Packed | None, skip: Tensor) -> Tensor:
     """skip + relu(layer(x)), [B, I, D, H, W] -> [B, O, D, 2 H, 2 W]; the kernels write it over skip."""
     if packed is None or not ops.usable(x):
         return _finished(doubled_plain(x, layer), True, skip)
-    from gbinet.ops import conv_triton, planes_triton
+    from gbinet.ops import conv_triton, double_triton
 
-    if planes_triton.suits(x, layer.out_channels, transposed=True):
-        return planes_triton.conv_transpose3d_into(x, *packed.of_planes(x.shape[2]), skip)
+    if double_triton.suits(x, layer.out_channels):
+        return double_triton.double_into(x, *packed.of_doubling(), skip)
     return conv_triton.conv_transpose3d_into(x, packed.weight, packed.bias, skip)
 
 
