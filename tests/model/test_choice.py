@@ -51,9 +51,9 @@ def test_both_sides_of_an_edge_are_on_offer() -> None:
 def test_a_pixel_takes_the_parent_that_it_chose() -> None:
     before = state(two_sides())
     cells = search.parents(before, 12, 12)
-    choice = torch.randint(0, PARENTS, (1, 12, 12))
-    after = search.adopt(before, cells, choice)
-    assert torch.equal(after.cell, cells.gather(1, choice[:, None])[:, 0])
+    choice = Choice(cells, torch.randn(1, PARENTS, 12, 12))
+    after = search.adopt(before, choice.cell)
+    assert torch.equal(after.cell, cells.gather(1, choice.logits.argmax(1, keepdim=True))[:, 0])
     assert after.stage == before.stage and after.place is None
 
 
@@ -64,8 +64,8 @@ def test_the_chosen_parent_brings_the_truth_into_the_bins() -> None:
     truth_cell[..., :7] = 10  # one pixel further than the coarse edge
     truth = search.cell_depth(before, truth_cell)
     cells = search.parents(before, 12, 12)
-    best = (cells - truth_cell[:, None]).abs().argmin(1)
-    assert bool(search.label(search.adopt(before, cells, best), truth)[1].all())
+    best = cells.gather(1, (cells - truth_cell[:, None]).abs().argmin(1, keepdim=True))[:, 0]
+    assert bool(search.label(search.adopt(before, best), truth)[1].all())
     assert not bool(search.label(search.upsample(before, 12, 12), truth)[1].all())
 
 
@@ -80,7 +80,7 @@ def test_confidence_is_one_where_all_parents_are_one() -> None:
 def stage_with(logits: torch.Tensor) -> Stage:
     before = state(two_sides())
     choice = Choice(search.parents(before, 12, 12), logits)
-    after = search.adopt(before, choice.cells, choice.best)
+    after = search.adopt(before, choice.cell)
     return Stage(
         after, torch.zeros(1, 6, 12, 12), search.descend(after, torch.zeros(1, 12, 12)), None, choice
     )
@@ -106,7 +106,7 @@ def test_a_new_chooser_keeps_a_pixels_own_parent() -> None:
     chooser = Chooser(8, 4, 8).eval()
     cells = search.parents(state(two_sides()), 12, 12)
     logits = chooser(torch.randn(1, 4, PARENTS, 12, 12), torch.randn(1, 8, 12, 12), cells)
-    assert bool((Choice(cells, logits).best == 0).all())
+    assert torch.equal(Choice(cells, logits).cell, cells[:, 0])
 
 
 def test_pixels_choose_again_where_a_scale_has_another_stage() -> None:
@@ -121,7 +121,7 @@ def test_a_pixel_that_chooses_again_can_take_a_neighbours_cell() -> None:
     height, width = before.cell.shape[-2:]
     cells = search.parents(before, height, width)
     assert bool((cells[:, 0] == before.cell).all())
-    nearest = search.adopt(before, cells, torch.ones(1, height, width, dtype=torch.int64))
+    nearest = search.adopt(before, cells[:, 1])
     changed = nearest.cell != before.cell
     assert bool(changed.any()) and bool((nearest.cell[changed] == before.cell.min()).all())
     assert int(changed.sum()) == height  # the edge has moved by one pixel

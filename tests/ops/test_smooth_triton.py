@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from gbinet.ops.beside import beside
+from gbinet.ops import parents, refine
+from gbinet.ops.ends import nearest_and_farthest, nearest_and_farthest_plain
 from gbinet.ops.enlarge import doubled, doubled_plain
 from gbinet.ops.smooth import smoothed, smoothed_plain
 
@@ -29,10 +30,52 @@ def test_double(size: tuple[int, int], edge: int, kernel_device: torch.device) -
     assert torch.equal(result, doubled_plain(cells, edge))
 
 
-def test_maps_beside_each_other_are_filled_up_with_zeros(kernel_device: torch.device) -> None:
-    maps = [torch.randn(2, channels, 3, 5, device=kernel_device) for channels in (6, 4, 1)]
+@pytest.mark.parametrize("reach, factor", [(1, 2), (2, 1)])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+def test_ends(reach: int, factor: int, dtype: torch.dtype, kernel_device: torch.device) -> None:
+    torch.manual_seed(reach)
+    values = torch.randint(0, 4000, (2, 6, 9), device=kernel_device).to(dtype)
+    size = (6 * factor, 9 * factor)
+    result = nearest_and_farthest(values, reach, size)
+    assert result.dtype == dtype and torch.equal(result, nearest_and_farthest_plain(values, reach, size))
+
+
+def test_what_a_chooser_looks_at_is_filled_up_with_zeros(kernel_device: torch.device) -> None:
+    torch.manual_seed(0)
+    volume = torch.randn(2, 4, 3, 3, 5, device=kernel_device)
+    views = torch.randn(2, 2, 3, 5, 8, device=kernel_device).permute(0, 1, 4, 2, 3)  # of all views
+    cells = torch.randint(0, 20, (2, 3, 3, 5), device=kernel_device, dtype=torch.int32)
+    expected = parents.inputs_plain(volume, views[:, 0], cells)
     with torch.no_grad():
-        result = beside(*maps)
-    assert result.shape == (2, 16, 3, 5) and result.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(result[:, :11], torch.cat(maps, dim=1)) and not result[:, 11:].any()
-    assert torch.equal(beside(*maps), torch.cat(maps, dim=1))  # with gradients
+        result = parents.inputs(volume, views[:, 0], cells)
+    assert result.shape == (2, 24, 3, 5) and result.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(result[:, :22], expected)
+    assert not result[:, 22:].any()
+    assert torch.equal(parents.inputs(volume, views[:, 0], cells), expected)  # with gradients
+
+
+def test_chosen_parents(kernel_device: torch.device) -> None:
+    torch.manual_seed(0)
+    cells = torch.randint(0, 4, (2, 3, 7, 50), device=kernel_device, dtype=torch.int32)
+    logits = torch.randn(2, 3, 7, 50, device=kernel_device).round()  # some are equal
+    cell, confidence = parents.chosen(cells, logits)
+    expected_cell, expected = parents.chosen_plain(cells, logits)
+    assert torch.equal(cell, expected_cell)
+    torch.testing.assert_close(confidence, expected)
+
+
+@pytest.mark.parametrize("count, said", [(4, 5), (6, 8)])
+def test_around_the_refiner(count: int, said: int, kernel_device: torch.device) -> None:
+    torch.manual_seed(count)
+    places = 3000 + 5 * torch.randn(2, count, 5, 60, device=kernel_device)
+    sure = torch.rand(2, 2, 5, 60, device=kernel_device)
+    reference = torch.randn(2, 8, 5, 60, device=kernel_device)
+    answer = torch.randn(2, said, 5, 60, device=kernel_device)
+    with torch.no_grad():
+        inputs = refine.inputs(places, 4, sure, reference, aligned=True)
+        place, logit = refine.mixed(answer, places)
+    expected = refine.inputs_plain(places, 4, sure, reference, inputs.shape[1])
+    torch.testing.assert_close(inputs, expected, rtol=0, atol=1e-5)
+    expected_place, expected_logit = refine.mixed_plain(answer, places)
+    torch.testing.assert_close(place, expected_place, rtol=0, atol=1e-3)
+    assert logit is None if said == count + 1 else torch.equal(logit, expected_logit)

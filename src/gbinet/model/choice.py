@@ -8,6 +8,7 @@ stages of one scale they may choose again: a silhouette that came out a pixel of
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +16,9 @@ from torch import Tensor, nn
 
 from gbinet.model.layers import ConvBlock2d, PlanarConv2d
 from gbinet.model.search import PARENTS
-from gbinet.ops.beside import beside
-from gbinet.ops.shares import shares
+from gbinet.ops import parents
 
 DILATIONS = (1, 2, 4)
-SAME = 1  # cells: parents no further apart lead to the same answer
 
 
 @dataclass(frozen=True)
@@ -29,22 +28,22 @@ class Choice:
     cells: Tensor  # [B, PARENTS, H, W] int32
     logits: Tensor  # [B, PARENTS, H, W]
 
+    @functools.cached_property
+    def _outcome(self) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            return parents.chosen(self.cells, self.logits)
+
     @property
-    def best(self) -> Tensor:
-        """Index of the chosen parent, [B, H, W]."""
-        return self.logits.detach().max(1).indices
+    def cell(self) -> Tensor:
+        """The chosen parents, [B, H, W]."""
+        return self._outcome[0]
 
     @property
     def confidence(self) -> Tensor:
         """Probability of the chosen parent and of those in the same cell or next to it, [B, 1, H, W]."""
-        chosen = self.cells.gather(1, self.best[:, None])
-        same = (self.cells - chosen).abs() <= SAME
-        return torch.where(same, shares(self.logits.float()), 0.0).sum(1, keepdim=True).clamp(max=1.0)
-
-
-def differences(cells: Tensor) -> Tensor:
-    """How far the other parents are from a pixel's own, [B, PARENTS - 1, H, W] in (-1, 1): saturating."""
-    return torch.tanh((cells[:, 1:] - cells[:, :1]).float() / 4)
+        if self.logits.requires_grad and torch.is_grad_enabled():
+            return parents.chosen(self.cells, self.logits)[1]
+        return self._outcome[1]
 
 
 class Chooser(nn.Module):
@@ -66,9 +65,7 @@ class Chooser(nn.Module):
         reference: Tensor,  # [B, C, H, W] features
         cells: Tensor,  # [B, PARENTS, H, W]
     ) -> Tensor:  # [B, PARENTS, H, W]
-        away = differences(cells).to(reference.dtype)
-        matches = volume.transpose(1, 2).flatten(1, 2).to(reference.dtype)  # [B, PARENTS * G, H, W]
-        hidden = self.entry(beside(matches, reference, away))
+        hidden = self.entry(parents.inputs(volume, reference, cells))
         for layer in self.spread:
             hidden = layer(hidden, skip=hidden)
         logits: Tensor = self.output(hidden)

@@ -195,7 +195,7 @@ class GBiNet(nn.Module):
         tested = search.cells_apart(state, cells)
         volume = weight.cost_volume(maps, transforms, tested, self.config.scales[scale])
         choice = Choice(cells, choosers[at](volume, views_of(maps)[0], cells))
-        return search.adopt(state, cells, choice.best), choice
+        return search.adopt(state, choice.cell), choice
 
     def cost_volume(self, maps: Maps, transforms: Tensor, state: SearchState, scale: int) -> Tensor:
         """The volume [B, G, D, h, w] that a stage looks at, at one of the scales (0 = coarsest)."""

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from gbinet.model.layers import Conv2d, PlanarConv2d
-from gbinet.model.search import nearest_and_farthest
-from gbinet.ops.beside import ALIGNED
-from gbinet.ops.shares import shares
+from gbinet.ops import refine
+from gbinet.ops.ends import nearest_and_farthest
 from gbinet.ops.smooth import smoothed
 
 SMOOTHINGS = 4  # from none to the strongest
@@ -28,8 +27,11 @@ def candidates(place: Tensor, smooth: Tensor, radius: int, reach: float, sides: 
     """Answers in cells [B, h, w] and their smoothing [B, h, w] -> from raw to smoothest, then the nearest and
     the farthest around, if asked for: [B, 4 or 6, h, w]."""
     less = smoothed(place.detach(), max(radius // 2, 1), reach)  # its kernel has no gradient
-    answers = torch.stack([place, less, smooth, smoothed(smooth, radius, reach)], dim=1)
-    return torch.cat([answers, nearest_and_farthest(smooth, SIDE_REACH)], dim=1) if sides else answers
+    answers = [place, less, smooth, smoothed(smooth, radius, reach)]
+    if not sides:
+        return torch.stack(answers, dim=1)
+    around = nearest_and_farthest(smooth, SIDE_REACH)
+    return torch.cat([*(a[:, None] for a in answers), around], dim=1)
 
 
 class Refiner(nn.Module):
@@ -54,35 +56,10 @@ class Refiner(nn.Module):
         sure: Tensor,  # [B, 2, h, w]: of the last stage, of all stages
         reference: Tensor,  # [B, C, h, w] features
     ) -> tuple[Tensor, Tensor | None]:  # [B, h, w] float32, in cells; logit of the confidence [B, 1, h, w]
-        hidden = self.entry(self._inputs(places, sure, reference), relu=True)
+        kind, aligned = self.entry.weight.dtype, self.entry.packed is not None
+        inputs = refine.inputs(places, SMOOTHINGS, sure, reference.to(kind), aligned)
+        hidden = self.entry(inputs, relu=True)
+        del inputs
         for layer in self.spread:
             hidden = layer(hidden, relu=True, skip=hidden)
-        said = self.output(hidden).float()  # [B, candidates + 1 (+ 1), h, w]
-        del hidden
-        share = shares(said[:, : self.candidates])
-        # Differences to the first, not places: of thousands of cells float32 keeps few digits.
-        mixed = (share * (places - places[:, :1])).sum(1)
-        refined: Tensor = places[:, 0] + mixed + said[:, self.candidates]
-        logit = said[:, self.candidates + 1 :]
-        return refined, logit if logit.shape[1] else None
-
-    def _inputs(self, places: Tensor, sure: Tensor, reference: Tensor) -> Tensor:
-        """All inputs side by side, [B, I, h, w], channels last; written in place, so that they exist once."""
-        batch, _, height, width = places.shape
-        weight, count = self.entry.weight, self.entry.in_channels
-        filled = -(-count // ALIGNED) * ALIGNED if self.entry.packed else count
-        inputs = weight.new_empty((batch, height, width, filled)).permute(0, 3, 1, 2)  # channels last
-        inputs[:, count:].zero_()
-        at = 0
-        for i in range(1, self.candidates):  # saturating: how wrong something is does not matter
-            inputs[:, at] = torch.tanh((places[:, i] - places[:, 0]) / 4)
-            at += 1
-        for i in range(2, SMOOTHINGS):
-            inputs[:, at] = torch.tanh(places[:, i] - places[:, i - 1])
-            at += 1
-        for i in range(SMOOTHINGS, self.candidates):
-            inputs[:, at] = torch.tanh((places[:, i] - places[:, 0]) / 64)
-            at += 1
-        inputs[:, at : at + 2] = sure
-        inputs[:, at + 2 : count] = reference
-        return inputs
+        return refine.mixed(self.output(hidden), places)

@@ -19,6 +19,7 @@ from gbinet.errors import InputError
 from gbinet.ops import bins as depths
 from gbinet.ops import choose
 from gbinet.ops.bins import Bins
+from gbinet.ops.ends import nearest_and_farthest
 from gbinet.ops.enlarge import doubled
 from gbinet.ops.smooth import smoothed
 
@@ -187,21 +188,12 @@ def parents(state: SearchState, height: int, width: int) -> Tensor:
     """Cells that a finer pixel may descend from, [B, PARENTS, H, W] int32: its own (as `upsample` has it),
     the nearest and the farthest of the 3x3 coarse pixels around it. At the same size: of those around."""
     own = upsample(state, height, width).cell
-    ends = nearest_and_farthest(state.cell.float(), 1)
-    finer = F.interpolate(ends, size=(height, width), mode="nearest")
-    return torch.cat([own[:, None], finer.to(own.dtype)], dim=1)
+    return torch.cat([own[:, None], nearest_and_farthest(state.cell, 1, (height, width))], dim=1)
 
 
-def nearest_and_farthest(values: Tensor, reach: int) -> Tensor:
-    """Smallest and largest of the values [B, H, W] in squares around each pixel, [B, 2, H, W]."""
-    both = torch.stack([-values, values], dim=1)
-    ends = F.max_pool2d(both, 2 * reach + 1, 1, reach)
-    return torch.cat([-ends[:, :1], ends[:, 1:]], dim=1)
-
-
-def adopt(state: SearchState, cells: Tensor, choice: Tensor) -> SearchState:
-    """The state on a finer grid whose pixels have taken one of these cells [B, N, H, W]. choice [B, H, W]."""
-    return replace(state, cell=cells.gather(1, choice[:, None])[:, 0], place=None)
+def adopt(state: SearchState, cell: Tensor) -> SearchState:
+    """The state on a finer grid whose pixels have taken these cells [B, H, W]."""
+    return replace(state, cell=cell, place=None)
 
 
 def cells_apart(state: SearchState, cells: Tensor) -> Bins:

@@ -1,0 +1,69 @@
+"""Around the refiner's network: what it looks at, and its answer from what it says."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gbinet import ops
+from gbinet.ops.parents import ALIGNED
+from gbinet.ops.shares import shares
+
+NEAR, FAR = 4, 64  # cells: differences are told apart up to about so many
+
+
+def inputs(
+    places: Tensor,  # [B, N, h, w] float32, in cells
+    smoothings: int,  # so many of them are ever stronger smoothings; the others lie on the sides of edges
+    sure: Tensor,  # [B, 2, h, w]
+    reference: Tensor,  # [B, C, h, w] features
+    aligned: bool,  # filled up with zeros to a multiple of 8 channels
+) -> Tensor:
+    """Differences of the places, confidences and features side by side, [B, I, h, w], channels last.
+
+    Differences saturate: how wrong something is does not matter. All to the first place; of smoothings to the
+    one before; of sides once more, on a larger scale.
+    """
+    count = (places.shape[1] - 1) + (smoothings - 2) + (places.shape[1] - smoothings) + 2 + reference.shape[1]
+    filled = -(-count // ALIGNED) * ALIGNED if aligned else count
+    if ops.usable(places, sure, reference) and not torch.is_grad_enabled():
+        from gbinet.ops.refine_triton import inputs as fast
+
+        return fast(places, smoothings, sure, reference, filled)
+    return inputs_plain(places, smoothings, sure, reference, filled)
+
+
+def inputs_plain(places: Tensor, smoothings: int, sure: Tensor, reference: Tensor, filled: int) -> Tensor:
+    batch, count, height, width = places.shape
+    parts = [(places[:, i] - places[:, 0]) / NEAR for i in range(1, count)]
+    parts += [places[:, i] - places[:, i - 1] for i in range(2, smoothings)]
+    parts += [(places[:, i] - places[:, 0]) / FAR for i in range(smoothings, count)]
+    # Written in place, so that they exist once.
+    target = reference.new_empty((batch, height, width, filled)).permute(0, 3, 1, 2)
+    for at, part in enumerate(parts):
+        target[:, at] = torch.tanh(part)
+    at = len(parts)
+    target[:, at : at + 2] = sure
+    target[:, at + 2 : at + 2 + reference.shape[1]] = reference
+    target[:, at + 2 + reference.shape[1] :].zero_()
+    return target
+
+
+def mixed(said: Tensor, places: Tensor) -> tuple[Tensor, Tensor | None]:
+    """What the network said, [B, N + 1 (+ 1), h, w], and places [B, N, h, w] -> their mean by its first N
+    numbers plus the next one, [B, h, w] float32; and the last number, [B, 1, h, w] float32, if there is one."""
+    if ops.usable(said, places) and not torch.is_grad_enabled():
+        from gbinet.ops.refine_triton import mixed as fast
+
+        place, logit = fast(said, places)
+    else:
+        place, logit = mixed_plain(said.float(), places)
+    return place, logit if logit.shape[1] else None
+
+
+def mixed_plain(said: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    count = places.shape[1]
+    share = shares(said[:, :count])
+    # Differences to the first, not places: of thousands of cells float32 keeps few digits.
+    mean = (share * (places - places[:, :1])).sum(1)
+    return places[:, 0] + mean + said[:, count], said[:, count + 1 :]

@@ -1,0 +1,123 @@
+"""Inputs of the refiner and its answer, in one pass each. Kernels of ops/refine.py; no gradient."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gbinet.ops.parents_triton import saturated
+
+_BLOCK = 256
+
+
+@triton.jit
+def _inputs(
+    places,  # [B, N, h, w] float32
+    sure,  # [B, 2, h, w] float32
+    reference,  # [B, h, w, C]
+    output,  # [B, h, w, WIDTH]
+    reference_stride,  # between batches
+    pixels,  # h * w
+    N: tl.constexpr,
+    SMOOTHINGS: tl.constexpr,
+    C: tl.constexpr,
+    CP: tl.constexpr,
+    FIRST: tl.constexpr,  # channels before the reference's
+    FP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    RP: tl.constexpr,  # channels after them, padded
+    BLOCK: tl.constexpr,
+):
+    batch = tl.program_id(1).to(tl.int64)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    keep = pixel < pixels
+    rows = output + batch * pixels * WIDTH + (pixel.to(tl.int64) * WIDTH)[:, None]
+    kind = output.dtype.element_ty
+    places += batch * N * pixels + pixel
+    f = tl.arange(0, FP)[None, :]
+    found = tl.zeros((BLOCK, FP), dtype=tl.float32)
+    first = tl.load(places, mask=keep, other=0.0)
+    before = first
+    for i in tl.static_range(1, N):
+        own = tl.load(places + i * pixels, mask=keep, other=0.0)
+        found += tl.where(f == i - 1, saturated((own - first) / 4)[:, None], 0.0)
+        if i >= 2:
+            # Of smoothings the step from the one before, of sides their distance on a larger scale.
+            more = own - before if i < SMOOTHINGS else (own - first) / 64
+            found += tl.where(f == N - 3 + i, saturated(more)[:, None], 0.0)
+        before = own
+    for i in tl.static_range(2):
+        value = tl.load(sure + (batch * 2 + i) * pixels + pixel, mask=keep, other=0.0)
+        found += tl.where(f == FIRST - 2 + i, value[:, None], 0.0)
+    tl.store(rows + f, found.to(kind), mask=keep[:, None] & (f < FIRST))
+    c = tl.arange(0, CP)[None, :]
+    mask = keep[:, None] & (c < C)
+    seen = tl.load(reference + batch * reference_stride + (pixel * C)[:, None] + c, mask=mask, other=0.0)
+    tl.store(rows + FIRST + c, seen.to(kind), mask=mask)
+    r = tl.arange(0, RP)[None, :]
+    nothing = tl.zeros((BLOCK, RP), dtype=kind)
+    tl.store(rows + FIRST + C + r, nothing, mask=keep[:, None] & (r < WIDTH - FIRST - C))
+
+
+def inputs(places: Tensor, smoothings: int, sure: Tensor, reference: Tensor, filled: int) -> Tensor:
+    """places [B, N, h, w], sure [B, 2, h, w], reference [B, C, h, w] -> [B, filled, h, w], channels last."""
+    rows = reference.permute(0, 2, 3, 1)
+    batch, height, width, channels = rows.shape
+    if not rows[0].is_contiguous():
+        rows = rows.contiguous()
+    count = places.shape[1]
+    first = 2 * count - 1  # N - 1 differences, N - 2 more, 2 confidences
+    output = rows.new_empty(batch, height, width, filled)
+    _inputs[(triton.cdiv(height * width, _BLOCK), batch)](
+        places.contiguous(), sure.float().contiguous(), rows, output, rows.stride(0), height * width, N=count,
+        SMOOTHINGS=smoothings, C=channels, CP=triton.next_power_of_2(channels), FIRST=first,
+        FP=triton.next_power_of_2(first), WIDTH=filled,
+        RP=triton.next_power_of_2(max(1, filled - first - channels)), BLOCK=_BLOCK,
+    )  # fmt: skip
+    return output.permute(0, 3, 1, 2)
+
+
+@triton.jit
+def _mixed(
+    said,  # [B, N + 1 + MORE, h, w]
+    places,  # [B, N, h, w] float32
+    place,  # [B, h, w] float32
+    logit,  # [B, MORE, h, w] float32
+    pixels,  # h * w
+    N: tl.constexpr,
+    MORE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    batch = tl.program_id(1).to(tl.int64)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    keep = pixel < pixels
+    said += batch * (N + 1 + MORE) * pixels + pixel
+    places += batch * N * pixels + pixel
+    best = tl.load(said, mask=keep, other=0.0).to(tl.float32)
+    for i in tl.static_range(1, N):
+        best = tl.maximum(best, tl.load(said + i * pixels, mask=keep, other=0.0).to(tl.float32))
+    first = tl.load(places, mask=keep, other=0.0)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    mean = tl.zeros((BLOCK,), dtype=tl.float32)
+    for i in tl.static_range(N):
+        share = tl.exp(tl.load(said + i * pixels, mask=keep, other=0.0).to(tl.float32) - best)
+        total += share
+        mean += share * (tl.load(places + i * pixels, mask=keep, other=0.0) - first)
+    added = tl.load(said + N * pixels, mask=keep, other=0.0).to(tl.float32)
+    tl.store(place + batch * pixels + pixel, first + mean / total + added, mask=keep)
+    if MORE:
+        last = tl.load(said + (N + 1) * pixels, mask=keep, other=0.0).to(tl.float32)
+        tl.store(logit + batch * pixels + pixel, last, mask=keep)
+
+
+def mixed(said: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """said [B, N + 1 or N + 2, h, w], places [B, N, h, w] -> [B, h, w] and [B, 0 or 1, h, w], float32."""
+    batch, count, height, width = places.shape
+    more = said.shape[1] - count - 1
+    place = places.new_empty(batch, height, width)
+    logit = places.new_empty(batch, more, height, width)
+    _mixed[(triton.cdiv(height * width, _BLOCK), batch)](
+        said.contiguous(), places.contiguous(), place, logit, height * width, N=count, MORE=more, BLOCK=_BLOCK
+    )
+    return place, logit
