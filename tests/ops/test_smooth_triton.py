@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gbinet.ops import parents, refine
+from gbinet.ops.normalise import normalised
 from gbinet.ops.ends import nearest_and_farthest, nearest_and_farthest_plain
 from gbinet.ops.enlarge import doubled, doubled_plain
 from gbinet.ops.smooth import smoothed, smoothed_plain
@@ -79,3 +80,13 @@ def test_around_the_refiner(count: int, said: int, kernel_device: torch.device) 
     expected_place, expected_logit = refine.mixed_plain(answer, places)
     torch.testing.assert_close(place, expected_place, rtol=0, atol=1e-3)
     assert logit is None if said == count + 1 else torch.equal(logit, expected_logit)
+
+
+@pytest.mark.parametrize("size", [(16, 24), (13, 21)])
+def test_normalised_images(size: tuple[int, int], kernel_device: torch.device) -> None:
+    views = torch.rand(2, 3, 3, *size, device=kernel_device)
+    result = normalised(views[:, 1], torch.float16, 8, packed=True)
+    expected = normalised(views[:, 1], torch.float16, 8, packed=False)
+    assert result.shape == (2, 4, 16, 24) and result.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(result[:, :3], expected, rtol=0, atol=1e-3)
+    assert not result[:, 3].any()

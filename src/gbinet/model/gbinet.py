@@ -31,6 +31,7 @@ from gbinet.model.search import SearchState
 from gbinet.ops import choose, deform
 from gbinet.ops.bins import Bins
 from gbinet.ops.cost_volume import Maps, reference_size, views_of
+from gbinet.ops.normalise import normalised
 from gbinet.scene import DepthRange
 
 Features = tuple[Tensor, ...]  # per scale, coarse to fine: [B, V, C_s, H / s, W / s]
@@ -123,13 +124,9 @@ class GBiNet(nn.Module):
         return tuple(m.transpose(0, 1) for m in maps)
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Images [B, V, 3, H, W] as the encoder takes them: [B * V, 3, H', W'] in [-1, 1], padded."""
-        (height, width), coarsest = images.shape[-2:], self.config.scales[0]
-        flat, dtype = images.flatten(0, 1), next(self.parameters()).dtype
-        flat = torch.empty_like(flat, dtype=dtype, memory_format=torch.channels_last).copy_(flat)
-        if height % coarsest or width % coarsest:
-            flat = F.pad(flat, (0, -width % coarsest, 0, -height % coarsest), mode="replicate")
-        return flat.sub_(0.5).mul_(2).contiguous(memory_format=torch.channels_last)
+        """Images [B, V, 3, H, W] as the encoder takes them: [B * V, 3 or 4, H', W'] in [-1, 1], padded."""
+        dtype, coarsest = next(self.parameters()).dtype, self.config.scales[0]
+        return normalised(images.flatten(0, 1), dtype, coarsest, packed=self.ready)
 
     def start(
         self, features: Sequence[Maps], depth_range: Tensor, first_bins: int | None = None
@@ -160,9 +157,12 @@ class GBiNet(nn.Module):
         cameras: Camera,
         state: SearchState,
         transforms: Tensor | None = None,
+        *,
+        last: bool = False,
     ) -> Stage:
         """One stage of the search. cameras [B, V] are those of the images; transforms [B, V - 1, 12] what
-        sources_from_reference makes of them, where that is known already."""
+        sources_from_reference makes of them, where that is known already. last: nobody needs the sources'
+        maps of its scale again, and the list of features keeps the reference's only."""
         if transforms is None:
             transforms = sources_from_reference(cameras)
         scale = self.config.scale_index(state.stage + 1)
@@ -170,9 +170,12 @@ class GBiNet(nn.Module):
         state, choice = self.enlarge(maps, transforms, state, scale)
         regulariser = self.regularisers[scale]
         assert isinstance(regulariser, Regulariser)
-        # The volume is gone when the first layer has read it.
-        entered = regulariser.enter(self.cost_volume(maps, transforms, state, scale), views_of(maps)[0])
-        logits = regulariser.leave(entered, *reference_size(maps))
+        size, volume = reference_size(maps), self.cost_volume(maps, transforms, state, scale)
+        if last and isinstance(features, list):
+            features[scale] = maps = views_of(maps)[0].clone()[:, None]
+        entered = regulariser.enter(volume, views_of(maps)[0])
+        del volume
+        logits = regulariser.leave(entered, *size)
         del entered
         return Stage(state, logits, *self.follow(state, logits), choice)
 
@@ -317,7 +320,7 @@ class GBiNet(nn.Module):
             if release and isinstance(features, list):
                 forget(features, {self.config.scale_index(n) for n in range(number, stages + 1)})
             stage = None  # its logits shall not lie beside the next stage's volume
-            stage = self.step(features, cameras, state, transforms)
+            stage = self.step(features, cameras, state, transforms, last=release and number == stages)
             if number <= counted:
                 own = self.confidence(stage)
                 confidence = joined(own if joint else own / counted, confidence, joint)

@@ -17,55 +17,56 @@ from gbinet.ops.bins import Bins
 from gbinet.ops.bins_triton import bin_depth
 from gbinet.ops.warp_triton import rows_of_channels
 
-# Groups and the layers of the view weights are padded to 16: a matrix product needs that many.
+# Groups and the layers of the view weights are padded to 16: a matrix product needs that many rows.
 
 
 @triton.jit
-def _layers(matrices, vectors):
-    """The view-weight network: two hidden layers with their biases, the output's weights and its bias."""
+def _layers(matrices, vectors, group_mean, PRECISION: tl.constexpr):
+    """The view-weight network: two hidden layers with their biases, the output's weights and its bias.
+
+    The first layer takes products of channels: the means over groups are in its matrix.
+    """
     unit = tl.arange(0, 16)
-    square = unit[:, None] * 16 + unit[None, :]
-    first_layer = tl.load(matrices + square)
-    second_layer = tl.load(matrices + 256 + square)
+    few = tl.arange(0, 8)  # outputs of the second layer
+    kind = matrices.dtype.element_ty
+    first_layer = tl.load(matrices + unit[:, None] * 16 + unit[None, :])
+    first_layer = tl.dot(group_mean, first_layer, input_precision=PRECISION).to(kind)  # [KP, 16]
+    second_layer = tl.load(matrices + 256 + unit[:, None] * 16 + few[None, :])
     first_bias = tl.load(vectors + unit)[None, :]
-    second_bias = tl.load(vectors + 16 + unit)[None, :]
-    output_weight = tl.load(vectors + 32 + unit)[None, :]
+    second_bias = tl.load(vectors + 16 + few)[None, :]
+    output_weight = tl.load(vectors + 32 + few)[None, :]
     return first_layer, second_layer, first_bias, second_bias, output_weight, tl.load(vectors + 48)
 
 
 @triton.jit
-def _trust(volume, layers, real, DP: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
-    """How far a view is trusted at each pixel, [BLOCK], from its volume [ROWS, 16]."""
-    kind = layers[0].dtype
-    hidden = tl.dot(volume.to(kind), layers[0], input_precision=PRECISION) + layers[2]
-    hidden = tl.maximum(hidden, 0.0)
-    hidden = tl.dot(hidden.to(kind), layers[1], input_precision=PRECISION) + layers[3]
-    score = tl.sum(tl.maximum(hidden, 0.0) * layers[4], axis=1) + layers[5]  # [ROWS]
-    score = tl.where(real, score, -float("inf"))
-    return tl.sigmoid(tl.max(tl.reshape(score, (DP, BLOCK)), axis=0))
+def _score(product, layers, PRECISION: tl.constexpr):
+    """How far a view is trusted at each hypothesis, before the sigmoid: [ROWS] from products [ROWS, KP]."""
+    hidden = tl.dot(product, layers[0], input_precision=PRECISION) + layers[2]
+    hidden = tl.maximum(hidden, 0.0).to(product.dtype)
+    hidden = tl.dot(hidden, layers[1], input_precision=PRECISION) + layers[3]
+    return tl.sum(tl.maximum(hidden, 0.0) * layers[4], axis=1) + layers[5]
 
 
 @triton.jit
-def _correlated(own, warped, group_mean, ROWS: tl.constexpr, KP: tl.constexpr, PRECISION: tl.constexpr):
-    """Means over the groups of channels of own times warped, both [ROWS, KP or KP / 2]: [ROWS, 16]."""
-    product = (own * warped).to(group_mean.dtype)
+def _filled(product, ROWS: tl.constexpr, KP: tl.constexpr):
+    """[ROWS, KP or KP / 2] -> [ROWS, KP]: with zeros after the channels."""
     if product.shape[1] < KP:
-        product = tl.reshape(tl.join(product, tl.zeros_like(product)), (ROWS, KP))
-    return tl.dot(product, group_mean, input_precision=PRECISION)
+        product = tl.reshape(tl.trans(tl.join(product, tl.zeros_like(product)), 0, 2, 1), (ROWS, KP))
+    return product
 
 
 @triton.jit
-def _spread(values, DP: tl.constexpr, BLOCK: tl.constexpr):
+def _spread(values, P: tl.constexpr, BLOCK: tl.constexpr):
     """[BLOCK] -> [ROWS, 1]: of each pixel for all its hypotheses."""
-    return tl.reshape(tl.broadcast_to(values[None, :], (DP, BLOCK)), (DP * BLOCK,))[:, None]
+    return tl.reshape(tl.broadcast_to(values[None, :], (P, BLOCK)), (P * BLOCK,))[:, None]
 
 
 @triton.jit
-def _group_mean(C: tl.constexpr, G: tl.constexpr, KP: tl.constexpr, PAIRED: tl.constexpr):
-    """[KP, 16]: what channels (PAIRED: each with a zero beside it) give to the means of their groups."""
-    slot = tl.arange(0, KP)
-    channel = slot // 2 if PAIRED else slot
-    return tl.where(channel[:, None] // (C // G) == tl.arange(0, 16)[None, :], G / C, 0.0)
+def _group_mean(C: tl.constexpr, G: tl.constexpr, KP: tl.constexpr):
+    """[KP, 16]: what channels give to the means of their groups."""
+    channel = tl.arange(0, KP)[:, None]
+    own = (channel // (C // G) == tl.arange(0, 16)[None, :]) & (channel < C)
+    return tl.where(own, G / C, 0.0)
 
 
 @triton.jit(do_not_specialize=("height", "width", "cells", "scale"))
@@ -91,7 +92,7 @@ def _kernel(
     CP: tl.constexpr,
     G: tl.constexpr,
     D: tl.constexpr,
-    DP: tl.constexpr,
+    P: tl.constexpr,  # hypotheses worked on at a time, a power of two that divides D
     FACTOR: tl.constexpr,
     SHIFT: tl.constexpr,
     INVERSE: tl.constexpr,
@@ -99,46 +100,69 @@ def _kernel(
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    ROWS: tl.constexpr = DP * BLOCK  # a row is one hypothesis of one pixel; pixels vary fastest
+    ROWS: tl.constexpr = P * BLOCK  # a row is one hypothesis of one pixel; pixels vary fastest
+    PARTS: tl.constexpr = D // P
     batch = tl.program_id(1).to(tl.int64)
     pixels = height * width
     row = tl.arange(0, ROWS)
     d = row // BLOCK
     pixel = tl.program_id(0) * BLOCK + row % BLOCK
-    keep = (pixel < pixels) & (d < D)
+    keep = pixel < pixels
     x = ((pixel % width).to(tl.float32) + 0.5) * scale
     y = ((pixel // width).to(tl.float32) + 0.5) * scale
-    number = batch * D + d if APART else batch  # of the map of cells
-    own_cell = tl.load(cell + number * pixels + pixel, mask=keep, other=0)
     ends = depth_range + batch * 2
-    depth = bin_depth(own_cell, tl.load(ends), tl.load(ends + 1), d, cells, FACTOR, SHIFT, INVERSE, APART)
+    near = tl.load(ends)
+    far = tl.load(ends + 1)
     channel = tl.arange(0, CP)
-    # Fewer than 16 channels: each gets a zero beside it, so that the product has the rows it needs and no
-    # thread waits while others sample.
+    # Fewer than 16 channels are filled up with zeros for the products of matrices only, so that no thread waits
+    # while others sample.
     KP: tl.constexpr = 2 * CP if CP < 16 else CP
-    group_mean = _group_mean(C, G, KP, CP < 16).to(matrices.dtype.element_ty)  # [KP, 16]
-    layers = _layers(matrices, vectors)
+    kind = matrices.dtype.element_ty
+    group_mean = _group_mean(C, G, KP).to(kind)  # [KP, 16]
+    layers = _layers(matrices, vectors, group_mean, PRECISION)
     own = tl.load(
         reference + batch * strides[3] + pixel[:, None] * C + channel[None, :],
         mask=keep[:, None] & (channel < C)[None, :],
         other=0.0,
     ).to(tl.float32)
-    total = tl.zeros((ROWS, 16), dtype=tl.float32)
+    depths = ()
+    totals = ()
+    for part in tl.static_range(PARTS):
+        number = batch * D + part * P + d if APART else batch  # of the map of cells
+        cells_here = tl.load(cell + number * pixels + pixel, mask=keep, other=0)
+        depth = bin_depth(cells_here, near, far, part * P + d, cells, FACTOR, SHIFT, INVERSE, APART)
+        depths = depths + (depth,)
+        totals = totals + (tl.zeros((ROWS, CP), dtype=tl.float32),)
     trust_total = tl.zeros((BLOCK,), dtype=tl.float32)
     for i in tl.static_range(S):
         transform = transforms + (batch * S + i) * 12
         base = sources[i] + batch * source_strides[i]
-        top, left, fy, fx = project(transform, x, y, depth, source_heights[i], source_widths[i], scale)
-        warped = sample(base, top, left, fy, fx, channel, keep, source_heights[i], source_widths[i], C)
-        volume = _correlated(own, warped, group_mean, ROWS, KP, PRECISION)
-        trust = _trust(volume, layers, d < D, DP, BLOCK, PRECISION)
-        total += volume * _spread(trust, DP, BLOCK)
+        score = tl.full((ROWS,), -float("inf"), dtype=tl.float32)
+        products = ()
+        for part in tl.static_range(PARTS):
+            top, left, fy, fx = project(
+                transform, x, y, depths[part], source_heights[i], source_widths[i], scale
+            )
+            warped = sample(base, top, left, fy, fx, channel, keep, source_heights[i], source_widths[i], C)
+            product = (own * warped).to(kind)
+            score = tl.maximum(score, _score(_filled(product, ROWS, KP), layers, PRECISION))
+            products = products + (product,)
+        trust = tl.sigmoid(tl.max(tl.reshape(score, (P, BLOCK)), axis=0))
         trust_total += trust
-    result = total / tl.maximum(_spread(trust_total, DP, BLOCK), 1e-30)
-    voxel = batch * strides[0] + d.to(tl.int64) * strides[1] + pixel.to(tl.int64) * strides[2]
+        share = _spread(trust, P, BLOCK)
+        sums = ()
+        for part in tl.static_range(PARTS):
+            sums = sums + (totals[part] + products[part].to(tl.float32) * share,)
+        totals = sums
+    share = 1 / tl.maximum(_spread(trust_total, P, BLOCK), 1e-30)
     unit = tl.arange(0, 16)
-    pointers = output + voxel[:, None] + unit[None, :]
-    tl.store(pointers, result.to(output.dtype.element_ty), mask=keep[:, None] & (unit < G)[None, :])
+    for part in tl.static_range(PARTS):
+        mean = _filled((totals[part] * share).to(kind), ROWS, KP)
+        result = tl.dot(mean, group_mean, input_precision=PRECISION)
+        voxel = batch * strides[0] + (part * P + d).to(tl.int64) * strides[1] + pixel.to(tl.int64) * strides[2]
+        pointers = output + voxel[:, None] + unit[None, :]
+        mask = keep[:, None] & (unit < G)[None, :]
+        tl.store(pointers, result.to(output.dtype.element_ty), mask=mask)
 
 
 def cost_volume(
@@ -153,8 +177,7 @@ def cost_volume(
     rows = rows_of_channels(reference)
     maps = tuple(rows_of_channels(s) for s in sources)
     batch, height, width, channels = rows.shape
-    padded = triton.next_power_of_2(bins.count)
-    block = max(1, (256 if channels <= 8 else 64) // padded)  # pixels of a program
+    together, block, warps = _launch(bins.count, channels)
     if bins.apart:
         volume = rows.new_empty(batch, height, width, bins.count, groups).permute(0, 4, 3, 1, 2)
     else:
@@ -165,7 +188,14 @@ def cost_volume(
         tuple(m.shape[2] for m in maps), transforms.contiguous(), bins.cell.contiguous(),
         bins.depth_range.contiguous(), *view_weight, volume, strides, height, width, bins.cells, scale,
         S=len(maps), C=channels, CP=max(8, triton.next_power_of_2(channels)), G=groups, D=bins.count,
-        DP=padded, FACTOR=bins.factor, SHIFT=bins.shift, INVERSE=bins.inverse, APART=bins.apart, BLOCK=block,
-        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",
+        P=together, FACTOR=bins.factor, SHIFT=bins.shift, INVERSE=bins.inverse, APART=bins.apart, BLOCK=block,
+        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32", num_warps=warps,
     )  # fmt: skip
     return volume
+
+
+def _launch(count: int, channels: int) -> tuple[int, int, int]:
+    """Hypotheses worked on at a time, pixels and warps of a program."""
+    together = count & -count  # the largest power of two that divides it
+    rows = 128 if channels <= 8 else 64
+    return together, max(1, rows // together), 4
