@@ -7,6 +7,7 @@ import importlib
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ from gbinet import ops
 from gbinet.camera import Camera
 from gbinet.inference.graphs import tensors_in
 from gbinet.inference.prepare import prepare
+from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 
-pytest.importorskip("triton", reason="Triton is not installed")
+KernelInterface = pytest.importorskip("triton.runtime.jit", reason="Triton is not installed").KernelInterface
 
 
 class Peak(TorchDispatchMode):
@@ -81,10 +83,10 @@ PeakMiB = Callable[[int, int, int], float]  # of width, height, views
 def counted_peaks(monkeypatch: pytest.MonkeyPatch, model: GBiNet) -> PeakMiB:
     """Peak in MiB of a depth map, images (float32) and weights included."""
     monkeypatch.setattr(ops, "usable", lambda *tensors: True)
-    for room in ("choose", "conv", "cost_volume", "deform", "enlarge", "merge", "planes", "smooth"):
-        module = importlib.import_module(f"gbinet.ops.{room}_triton")
-        for name in ("_kernel", "_conv_kernel", "_up_kernel", "_forward_kernel", "_smooth", "_double"):
-            if hasattr(module, name):
+    for file in Path(ops.__file__).parent.glob("*_triton.py"):
+        module = importlib.import_module(f"gbinet.ops.{file.stem}")
+        for name, value in list(vars(module).items()):
+            if isinstance(value, KernelInterface):
                 monkeypatch.setattr(module, name, Nothing())
     ready = prepare(model, "meta", torch.float16)
 
@@ -106,10 +108,20 @@ def peak_mib(monkeypatch: pytest.MonkeyPatch) -> PeakMiB:
     return counted_peaks(monkeypatch, GBiNet())
 
 
-def test_the_bundled_weights_stay_below_700_mib(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bundled_weights_stay_below_550_mib(monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(GBiNet.from_pretrained().config, first_spacing=0.0, first_bins=64)  # looks at no cameras
     peak_mib = counted_peaks(monkeypatch, GBiNet(config))
-    assert 500 < peak_mib(1600, 1152, 5) < 700
+    assert 450 < peak_mib(1600, 1152, 5) < 550
+
+
+def test_a_network_that_chooses_and_refines_stays_below_550_mib(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = GBiNetConfig(
+        bins=6, first_bins=32, inverse_depth=True, edge_cells=6, smoothing=((1, 6), (1, 6), (2, 12), (5, 32)),
+        stages=7, choice_widths=(64, 32, 16), choice_again=True, regulariser_width=(16, 16, 8, 8), context=True,
+        refiner=True, refiner_sides=True, readout="refined", confidence="learned",
+    )  # fmt: skip
+    peak_mib = counted_peaks(monkeypatch, GBiNet(config))
+    assert 450 < peak_mib(1600, 1152, 5) < 550
 
 
 def test_less_than_500_mib_at_the_papers_size(peak_mib: PeakMiB) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +11,18 @@ from torch import Tensor, nn
 from gbinet import ops
 from gbinet.ops.inplace import add_into
 
-if TYPE_CHECKING:
-    from gbinet.ops.strips_triton import Matrices
+
+@dataclass(frozen=True)
+class Matrices:
+    """A convolution as strips_triton.py reads it."""
+
+    weights: Tensor  # [3, LOADS, KP, NP]: rows of taps, then planes and taps along a row that are read apart
+    bias: Tensor  # [NP] float32
+    inputs: int
+    outputs: int
+    planes: int  # worked on together
+    taps: int
+    depth_taps: int
 
 
 @dataclass(frozen=True)

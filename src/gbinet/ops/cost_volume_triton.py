@@ -197,5 +197,7 @@ def cost_volume(
 def _launch(count: int, channels: int) -> tuple[int, int, int]:
     """Hypotheses worked on at a time, pixels and warps of a program."""
     together = count & -count  # the largest power of two that divides it
-    rows = 128 if channels <= 8 else 64
-    return together, max(1, rows // together), 4
+    if together >= 8:  # hundreds of pixels with dozens of hypotheses each
+        return together, max(1, 64 // together), 4
+    rows = 64 if channels <= 8 else 32 if channels <= 32 else 16
+    return together, max(1, rows // together), 2

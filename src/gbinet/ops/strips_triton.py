@@ -8,16 +8,17 @@ pixel at once: the three taps along a row, or all planes of a volume. Inference 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from gbinet.ops.conv import Matrices
+
 # Volumes are [B, D, H, W, C] in memory (channels_last_3d); an image is a volume with D = 1.
 _SIZES = ("height", "width", "rows", "depth")  # a kernel compiled once serves images of all sizes
 _LARGEST = 64  # rows of a matrix: taps or planes times channels
+_PROGRAMS = 1024  # that a GPU is kept busy with
 NO_SKIP, SKIP, SKIP_OF_ALL_PLANES = 0, 1, 2
 
 
@@ -106,19 +107,6 @@ def _kernel(
         pointers += DILATION * width * I
 
 
-@dataclass(frozen=True)
-class Matrices:
-    """A convolution as the kernel reads it."""
-
-    weights: Tensor  # [3, LOADS, KP, NP]: rows of taps, then planes and taps along a row that are read apart
-    bias: Tensor  # [NP] float32
-    inputs: int
-    outputs: int
-    planes: int  # worked on together
-    taps: int
-    depth_taps: int
-
-
 def suits(
     volume: Tensor,  # [B, I, D, H, W]
     packed: Tensor,  # [1 or 3, k, k, I, O]
@@ -177,7 +165,7 @@ def conv(
     skip_rows = None if skip is None else _rows(skip)
     output = rows.new_empty(shape if planar else (batch, planes, height, width, m.outputs))
     apart = planes // m.planes
-    block, warps, stages = _launch(m)
+    block = _block(m)
     across = triton.cdiv(width, block)
     strip = max(4, min(32, across * height * batch * apart // _PROGRAMS))
     strips = triton.cdiv(height, strip * dilation) * dilation
@@ -186,17 +174,14 @@ def conv(
         apart, D=m.planes, I=inputs, O=m.outputs, N=m.planes * m.outputs, STEP=1 if planar else m.outputs,
         TAPS=m.taps, DEPTH_TAPS=m.depth_taps, KP=m.weights.shape[2], NP=m.weights.shape[3],
         DILATION=dilation, RELU=relu, SKIP=_kind_of(skip, planes), BLOCK=block,
-        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32", num_warps=warps, num_stages=stages,
+        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32", num_stages=1,  # loading ahead fails in Triton 3.6
     )  # fmt: skip
     return output if planar else output.permute(0, 4, 1, 2, 3)
 
 
-_PROGRAMS = 1024  # that a GPU is kept busy with
-
-
-def _launch(matrices: Matrices) -> tuple[int, int, int]:
-    """Pixels, warps and stages of a program."""
-    return 128, 4, 2
+def _block(matrices: Matrices) -> int:
+    """Pixels of a program with four warps: as many as leave room in the registers for several programs."""
+    return 128 if matrices.weights.shape[3] <= 8 and matrices.weights.shape[2] <= 32 else 64
 
 
 def _kind_of(skip: Tensor | None, planes: int) -> int:
