@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from gbinet.ops import parents, refine
-from gbinet.ops.normalise import normalised
 from gbinet.ops.ends import nearest_and_farthest, nearest_and_farthest_plain
 from gbinet.ops.enlarge import doubled, doubled_plain
+from gbinet.ops.normalise import normalised
 from gbinet.ops.smooth import smoothed, smoothed_plain
 
 pytestmark = pytest.mark.usefixtures("fast")

@@ -43,11 +43,11 @@ def test_of_images(
     torch.testing.assert_close(result[:, :, 0], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("inputs, outputs, planes", [(4, 8, 6), (8, 1, 6), (8, 8, 12), (16, 1, 5), (24, 4, 3)])
+@pytest.mark.parametrize(
+    "inputs, outputs, planes", [(4, 8, 6), (8, 1, 6), (8, 8, 12), (16, 1, 5), (24, 4, 3)]
+)
 @pytest.mark.parametrize("skip", ["none", "own", "of all planes"])
-def test_of_volumes(
-    inputs: int, outputs: int, planes: int, skip: str, kernel_device: torch.device
-) -> None:
+def test_of_volumes(inputs: int, outputs: int, planes: int, skip: str, kernel_device: torch.device) -> None:
     torch.manual_seed(inputs)
     volume = torch.randn(2, inputs, planes, 9, 14).to(kernel_device)
     weight = torch.randn(outputs, inputs, 3, 3, 3).to(kernel_device)

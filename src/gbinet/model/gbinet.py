@@ -125,8 +125,8 @@ class GBiNet(nn.Module):
 
     def normalised(self, images: Tensor) -> Tensor:
         """Images [B, V, 3, H, W] as the encoder takes them: [B * V, 3 or 4, H', W'] in [-1, 1], padded."""
-        dtype, coarsest = next(self.parameters()).dtype, self.config.scales[0]
-        return normalised(images.flatten(0, 1), dtype, coarsest, packed=self.ready)
+        dtype = next(self.parameters()).dtype
+        return normalised(images.flatten(0, 1), dtype, self.config.scales[0], packed=self.ready)
 
     def start(
         self, features: Sequence[Maps], depth_range: Tensor, first_bins: int | None = None
@@ -157,16 +157,13 @@ class GBiNet(nn.Module):
         cameras: Camera,
         state: SearchState,
         transforms: Tensor | None = None,
-        *,
         last: bool = False,
     ) -> Stage:
         """One stage of the search. cameras [B, V] are those of the images; transforms [B, V - 1, 12] what
-        sources_from_reference makes of them, where that is known already. last: nobody needs the sources'
-        maps of its scale again, and the list of features keeps the reference's only."""
-        if transforms is None:
-            transforms = sources_from_reference(cameras)
-        scale = self.config.scale_index(state.stage + 1)
-        maps = features[scale]
+        sources_from_reference makes of them, where that is known already. last: the list of features keeps
+        the reference's only, once the volume is made."""
+        transforms = sources_from_reference(cameras) if transforms is None else transforms
+        maps = features[scale := self.config.scale_index(state.stage + 1)]
         state, choice = self.enlarge(maps, transforms, state, scale)
         regulariser = self.regularisers[scale]
         assert isinstance(regulariser, Regulariser)

@@ -56,6 +56,11 @@ def _filled(product, ROWS: tl.constexpr, KP: tl.constexpr):
 
 
 @triton.jit
+def _added(total, product, share):
+    return total + product.to(tl.float32) * share
+
+
+@triton.jit
 def _spread(values, P: tl.constexpr, BLOCK: tl.constexpr):
     """[BLOCK] -> [ROWS, 1]: of each pixel for all its hypotheses."""
     return tl.reshape(tl.broadcast_to(values[None, :], (P, BLOCK)), (P * BLOCK,))[:, None]
@@ -114,8 +119,8 @@ def _kernel(
     near = tl.load(ends)
     far = tl.load(ends + 1)
     channel = tl.arange(0, CP)
-    # Fewer than 16 channels are filled up with zeros for the products of matrices only, so that no thread waits
-    # while others sample.
+    # Fewer than 16 channels are filled up with zeros for products of matrices only: no thread waits while
+    # others sample.
     KP: tl.constexpr = 2 * CP if CP < 16 else CP
     kind = matrices.dtype.element_ty
     group_mean = _group_mean(C, G, KP).to(kind)  # [KP, 16]
@@ -127,12 +132,13 @@ def _kernel(
     ).to(tl.float32)
     depths = ()
     totals = ()
+    nothing = tl.zeros((ROWS, CP), dtype=tl.float32)
     for part in tl.static_range(PARTS):
         number = batch * D + part * P + d if APART else batch  # of the map of cells
         cells_here = tl.load(cell + number * pixels + pixel, mask=keep, other=0)
         depth = bin_depth(cells_here, near, far, part * P + d, cells, FACTOR, SHIFT, INVERSE, APART)
-        depths = depths + (depth,)
-        totals = totals + (tl.zeros((ROWS, CP), dtype=tl.float32),)
+        depths = depths + (depth,)  # type: ignore[assignment]  # noqa: RUF005
+        totals = totals + (nothing,)  # type: ignore[assignment]  # noqa: RUF005
     trust_total = tl.zeros((BLOCK,), dtype=tl.float32)
     for i in tl.static_range(S):
         transform = transforms + (batch * S + i) * 12
@@ -146,20 +152,22 @@ def _kernel(
             warped = sample(base, top, left, fy, fx, channel, keep, source_heights[i], source_widths[i], C)
             product = (own * warped).to(kind)
             score = tl.maximum(score, _score(_filled(product, ROWS, KP), layers, PRECISION))
-            products = products + (product,)
+            products = products + (product,)  # type: ignore[assignment]  # noqa: RUF005
         trust = tl.sigmoid(tl.max(tl.reshape(score, (P, BLOCK)), axis=0))
         trust_total += trust
         share = _spread(trust, P, BLOCK)
         sums = ()
         for part in tl.static_range(PARTS):
-            sums = sums + (totals[part] + products[part].to(tl.float32) * share,)
+            sums = sums + (_added(totals[part], products[part], share),)  # type: ignore[assignment]  # noqa: RUF005
         totals = sums
     share = 1 / tl.maximum(_spread(trust_total, P, BLOCK), 1e-30)
     unit = tl.arange(0, 16)
     for part in tl.static_range(PARTS):
         mean = _filled((totals[part] * share).to(kind), ROWS, KP)
         result = tl.dot(mean, group_mean, input_precision=PRECISION)
-        voxel = batch * strides[0] + (part * P + d).to(tl.int64) * strides[1] + pixel.to(tl.int64) * strides[2]
+        voxel = (
+            batch * strides[0] + (part * P + d).to(tl.int64) * strides[1] + pixel.to(tl.int64) * strides[2]
+        )
         pointers = output + voxel[:, None] + unit[None, :]
         mask = keep[:, None] & (unit < G)[None, :]
         tl.store(pointers, result.to(output.dtype.element_ty), mask=mask)

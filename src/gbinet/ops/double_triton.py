@@ -1,7 +1,7 @@
 """Transposed 3x3x3 convolution that doubles height and width: four pixels of the result from one product.
 
-A pixel of the volume and its right, lower and lower right neighbours give the four pixels of the result below
-it. Neighbours along a row lie side by side, and so do the results of a row: one matrix takes two pixels to all
+A pixel of the volume and its right, lower and lower right neighbours give four pixels of the result.
+Neighbours along a row lie side by side, and so do the results of a row: one matrix takes two pixels to all
 four. Inference only. The kernel of ops/conv.py for few channels.
 """
 

@@ -12,8 +12,8 @@ from gbinet import ops
 def nearest_and_farthest(values: Tensor, reach: int, size: tuple[int, int] | None = None) -> Tensor:
     """Smallest and largest of the values [B, h, w] in squares around each pixel, [B, 2, h, w].
 
-    At a larger size, [B, 2, *size], a pixel has those of the one that it lies in. Cells and places of a search
-    (float32 or int32, below 2^24).
+    At a larger size, [B, 2, *size], a pixel has those of the one that it lies in. For cells and places of a
+    search (float32 or int32, below 2^24).
     """
     height, width = values.shape[1:]
     size = size or (height, width)

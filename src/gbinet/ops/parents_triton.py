@@ -57,7 +57,7 @@ def _inputs(
 
 
 def inputs(volume: Tensor, reference: Tensor, cells: Tensor, aligned: int) -> Tensor:
-    """volume [B, G, N, H, W], reference [B, C, H, W], cells [B, N, H, W] -> [B, WIDTH, H, W], channels last."""
+    """volume [B, G, N, H, W], reference [B, C, H, W], cells [B, N, H, W] -> [B, WIDTH, H, W]."""
     matches = volume.permute(0, 3, 4, 2, 1).contiguous().flatten(3)  # [B, H, W, N * G]; no copy as it comes
     rows = reference.permute(0, 2, 3, 1)
     batch, height, width, channels = rows.shape

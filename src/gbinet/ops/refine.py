@@ -51,7 +51,7 @@ def inputs_plain(places: Tensor, smoothings: int, sure: Tensor, reference: Tenso
 
 def mixed(said: Tensor, places: Tensor) -> tuple[Tensor, Tensor | None]:
     """What the network said, [B, N + 1 (+ 1), h, w], and places [B, N, h, w] -> their mean by its first N
-    numbers plus the next one, [B, h, w] float32; and the last number, [B, 1, h, w] float32, if there is one."""
+    numbers plus the next one, [B, h, w]; and the last number, [B, 1, h, w], if there is one. Float32."""
     if ops.usable(said, places) and not torch.is_grad_enabled():
         from gbinet.ops.refine_triton import mixed as fast
 

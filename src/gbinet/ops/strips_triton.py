@@ -1,4 +1,4 @@
-"""3x3 and 3x3x3 convolutions of few channels, in strips: a program walks down the image and reads each row once.
+"""3x3 and 3x3x3 convolutions of few channels, in strips: a program walks down and reads each row once.
 
 A row of pixels gives to three rows of the result: the one below, its own and the one above. A program keeps
 the sums of these three, so that it reads a third of what a kernel reads that looks at all rows around each
@@ -70,7 +70,8 @@ def _kernel(
     result = output + number.to(tl.int64) * N * size
     matrices = ()
     for j in tl.static_range(3 * LOADS):
-        matrices = matrices + (tl.load(weights + j * KP * NP + square),)
+        matrix = tl.load(weights + j * KP * NP + square)
+        matrices = matrices + (matrix,)  # type: ignore[assignment]  # noqa: RUF005
     below = tl.zeros((BLOCK, NP), dtype=tl.float32)
     above = tl.zeros((BLOCK, NP), dtype=tl.float32)
     for i in range(rows + 2):
@@ -174,7 +175,8 @@ def conv(
         apart, D=m.planes, I=inputs, O=m.outputs, N=m.planes * m.outputs, STEP=1 if planar else m.outputs,
         TAPS=m.taps, DEPTH_TAPS=m.depth_taps, KP=m.weights.shape[2], NP=m.weights.shape[3],
         DILATION=dilation, RELU=relu, SKIP=_kind_of(skip, planes), BLOCK=block,
-        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32", num_stages=1,  # loading ahead fails in Triton 3.6
+        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",
+        num_stages=1,  # to load ahead cannot be compiled by Triton 3.6
     )  # fmt: skip
     return output if planar else output.permute(0, 4, 1, 2, 3)
 
