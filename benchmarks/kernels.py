@@ -18,7 +18,7 @@ from gbinet.inference.prepare import fold_batch_norms
 from gbinet.model.cost_volume import ViewWeight
 from gbinet.model.gbinet import GBiNet
 from gbinet.model.search import SearchGrid, SearchState
-from gbinet.ops import choose, conv, deform, merge, planes_triton
+from gbinet.ops import choose, conv, deform, merge
 from gbinet.ops.cost_volume import cost_volume_plain
 from gbinet.ops.warp import warp_correlation_fast, warp_correlation_plain
 
@@ -69,9 +69,8 @@ def conv3d_case(inputs: int, outputs: int, stride: int, height: int, width: int)
     x = volume(inputs, 4, height, width)
     layer = convolution(nn.Conv3d, 3, inputs, outputs, 3, (1, stride, stride), padding=1)
     packed = conv.pack(layer)
-    over_planes = ", over planes" if planes_triton.suits(x, outputs) else ""
     return (
-        f"conv3d {inputs}->{outputs} /{stride} {height}x{width}{over_planes}",
+        f"conv3d {inputs}->{outputs} /{stride} {height}x{width}",
         lambda: conv.conv(x, layer, packed, relu=True),
         lambda: layer(x).relu_(),
         2 * (x.numel() + x.numel() // inputs * outputs // stride**2),
@@ -82,9 +81,8 @@ def up_case(inputs: int, outputs: int, height: int, width: int) -> Case:
     x, skip = volume(inputs, 4, height, width), volume(outputs, 4, 2 * height, 2 * width)
     layer = convolution(nn.ConvTranspose3d, 3, inputs, outputs, 3, (1, 2, 2), 1, (0, 1, 1))
     packed = conv.pack(layer)
-    over_planes = ", over planes" if planes_triton.suits(x, outputs, transposed=True) else ""
     return (
-        f"up3d {inputs}->{outputs} {height}x{width}{over_planes}",
+        f"up3d {inputs}->{outputs} {height}x{width}",
         lambda: conv.double(x, layer, packed, skip),
         lambda: layer(x).relu_().add_(skip),
         2 * (x.numel() + 2 * skip.numel()),

@@ -17,61 +17,55 @@ from gbinet.ops.bins import Bins
 from gbinet.ops.bins_triton import bin_depth
 from gbinet.ops.warp_triton import rows_of_channels
 
-# Groups and the layers of the view weights are padded to 16: a matrix product needs that many rows.
+# Groups and the layers of the view weights are padded to 16: a matrix product needs that many.
 
 
 @triton.jit
-def _layers(matrices, vectors, group_mean, PRECISION: tl.constexpr):
-    """The view-weight network: two hidden layers with their biases, the output's weights and its bias.
-
-    The first layer takes products of channels: the means over groups are in its matrix.
-    """
+def _layers(matrices, vectors):
+    """The view-weight network: two hidden layers with their biases, the output's weights and its bias."""
     unit = tl.arange(0, 16)
-    few = tl.arange(0, 8)  # outputs of the second layer
-    kind = matrices.dtype.element_ty
-    first_layer = tl.load(matrices + unit[:, None] * 16 + unit[None, :])
-    first_layer = tl.dot(group_mean, first_layer, input_precision=PRECISION).to(kind)  # [KP, 16]
-    second_layer = tl.load(matrices + 256 + unit[:, None] * 16 + few[None, :])
+    square = unit[:, None] * 16 + unit[None, :]
+    first_layer = tl.load(matrices + square)
+    second_layer = tl.load(matrices + 256 + square)
     first_bias = tl.load(vectors + unit)[None, :]
-    second_bias = tl.load(vectors + 16 + few)[None, :]
-    output_weight = tl.load(vectors + 32 + few)[None, :]
+    second_bias = tl.load(vectors + 16 + unit)[None, :]
+    output_weight = tl.load(vectors + 32 + unit)[None, :]
     return first_layer, second_layer, first_bias, second_bias, output_weight, tl.load(vectors + 48)
 
 
 @triton.jit
-def _score(product, layers, PRECISION: tl.constexpr):
-    """How far a view is trusted at each hypothesis, before the sigmoid: [ROWS] from products [ROWS, KP]."""
-    hidden = tl.dot(product, layers[0], input_precision=PRECISION) + layers[2]
-    hidden = tl.maximum(hidden, 0.0).to(product.dtype)
-    hidden = tl.dot(hidden, layers[1], input_precision=PRECISION) + layers[3]
-    return tl.sum(tl.maximum(hidden, 0.0) * layers[4], axis=1) + layers[5]
+def _trust(volume, layers, real, DP: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
+    """How far a view is trusted at each pixel, [BLOCK], from its volume [ROWS, 16]."""
+    kind = layers[0].dtype
+    hidden = tl.dot(volume.to(kind), layers[0], input_precision=PRECISION) + layers[2]
+    hidden = tl.maximum(hidden, 0.0)
+    hidden = tl.dot(hidden.to(kind), layers[1], input_precision=PRECISION) + layers[3]
+    score = tl.sum(tl.maximum(hidden, 0.0) * layers[4], axis=1) + layers[5]  # [ROWS]
+    score = tl.where(real, score, -float("inf"))
+    return tl.sigmoid(tl.max(tl.reshape(score, (DP, BLOCK)), axis=0))
 
 
 @triton.jit
-def _filled(product, ROWS: tl.constexpr, KP: tl.constexpr):
-    """[ROWS, KP or KP / 2] -> [ROWS, KP]: with zeros after the channels."""
+def _correlated(own, warped, group_mean, ROWS: tl.constexpr, KP: tl.constexpr, PRECISION: tl.constexpr):
+    """Means over the groups of channels of own times warped, both [ROWS, KP or KP / 2]: [ROWS, 16]."""
+    product = (own * warped).to(group_mean.dtype)
     if product.shape[1] < KP:
-        product = tl.reshape(tl.trans(tl.join(product, tl.zeros_like(product)), 0, 2, 1), (ROWS, KP))
-    return product
+        product = tl.reshape(tl.join(product, tl.zeros_like(product)), (ROWS, KP))
+    return tl.dot(product, group_mean, input_precision=PRECISION)
 
 
 @triton.jit
-def _added(total, product, share):
-    return total + product.to(tl.float32) * share
-
-
-@triton.jit
-def _spread(values, P: tl.constexpr, BLOCK: tl.constexpr):
+def _spread(values, DP: tl.constexpr, BLOCK: tl.constexpr):
     """[BLOCK] -> [ROWS, 1]: of each pixel for all its hypotheses."""
-    return tl.reshape(tl.broadcast_to(values[None, :], (P, BLOCK)), (P * BLOCK,))[:, None]
+    return tl.reshape(tl.broadcast_to(values[None, :], (DP, BLOCK)), (DP * BLOCK,))[:, None]
 
 
 @triton.jit
-def _group_mean(C: tl.constexpr, G: tl.constexpr, KP: tl.constexpr):
-    """[KP, 16]: what channels give to the means of their groups."""
-    channel = tl.arange(0, KP)[:, None]
-    own = (channel // (C // G) == tl.arange(0, 16)[None, :]) & (channel < C)
-    return tl.where(own, G / C, 0.0)
+def _group_mean(C: tl.constexpr, G: tl.constexpr, KP: tl.constexpr, PAIRED: tl.constexpr):
+    """[KP, 16]: what channels (PAIRED: each with a zero beside it) give to the means of their groups."""
+    slot = tl.arange(0, KP)
+    channel = slot // 2 if PAIRED else slot
+    return tl.where(channel[:, None] // (C // G) == tl.arange(0, 16)[None, :], G / C, 0.0)
 
 
 @triton.jit(do_not_specialize=("height", "width", "cells", "scale"))
@@ -97,7 +91,7 @@ def _kernel(
     CP: tl.constexpr,
     G: tl.constexpr,
     D: tl.constexpr,
-    P: tl.constexpr,  # hypotheses worked on at a time, a power of two that divides D
+    DP: tl.constexpr,
     FACTOR: tl.constexpr,
     SHIFT: tl.constexpr,
     INVERSE: tl.constexpr,
@@ -105,72 +99,46 @@ def _kernel(
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    ROWS: tl.constexpr = P * BLOCK  # a row is one hypothesis of one pixel; pixels vary fastest
-    PARTS: tl.constexpr = D // P
+    ROWS: tl.constexpr = DP * BLOCK  # a row is one hypothesis of one pixel; pixels vary fastest
     batch = tl.program_id(1).to(tl.int64)
     pixels = height * width
     row = tl.arange(0, ROWS)
     d = row // BLOCK
     pixel = tl.program_id(0) * BLOCK + row % BLOCK
-    keep = pixel < pixels
+    keep = (pixel < pixels) & (d < D)
     x = ((pixel % width).to(tl.float32) + 0.5) * scale
     y = ((pixel // width).to(tl.float32) + 0.5) * scale
+    number = batch * D + d if APART else batch  # of the map of cells
+    own_cell = tl.load(cell + number * pixels + pixel, mask=keep, other=0)
     ends = depth_range + batch * 2
-    near = tl.load(ends)
-    far = tl.load(ends + 1)
+    depth = bin_depth(own_cell, tl.load(ends), tl.load(ends + 1), d, cells, FACTOR, SHIFT, INVERSE, APART)
     channel = tl.arange(0, CP)
-    # Fewer than 16 channels are filled up with zeros for products of matrices only: no thread waits while
-    # others sample.
+    # Fewer than 16 channels: each gets a zero beside it, so that the product has the rows it needs and no
+    # thread waits while others sample.
     KP: tl.constexpr = 2 * CP if CP < 16 else CP
-    kind = matrices.dtype.element_ty
-    group_mean = _group_mean(C, G, KP).to(kind)  # [KP, 16]
-    layers = _layers(matrices, vectors, group_mean, PRECISION)
+    group_mean = _group_mean(C, G, KP, CP < 16).to(matrices.dtype.element_ty)  # [KP, 16]
+    layers = _layers(matrices, vectors)
     own = tl.load(
         reference + batch * strides[3] + pixel[:, None] * C + channel[None, :],
         mask=keep[:, None] & (channel < C)[None, :],
         other=0.0,
     ).to(tl.float32)
-    depths = ()
-    totals = ()
-    nothing = tl.zeros((ROWS, CP), dtype=tl.float32)
-    for part in tl.static_range(PARTS):
-        number = batch * D + part * P + d if APART else batch  # of the map of cells
-        cells_here = tl.load(cell + number * pixels + pixel, mask=keep, other=0)
-        depth = bin_depth(cells_here, near, far, part * P + d, cells, FACTOR, SHIFT, INVERSE, APART)
-        depths = depths + (depth,)  # type: ignore[assignment]  # noqa: RUF005
-        totals = totals + (nothing,)  # type: ignore[assignment]  # noqa: RUF005
+    total = tl.zeros((ROWS, 16), dtype=tl.float32)
     trust_total = tl.zeros((BLOCK,), dtype=tl.float32)
     for i in tl.static_range(S):
         transform = transforms + (batch * S + i) * 12
         base = sources[i] + batch * source_strides[i]
-        score = tl.full((ROWS,), -float("inf"), dtype=tl.float32)
-        products = ()
-        for part in tl.static_range(PARTS):
-            top, left, fy, fx = project(
-                transform, x, y, depths[part], source_heights[i], source_widths[i], scale
-            )
-            warped = sample(base, top, left, fy, fx, channel, keep, source_heights[i], source_widths[i], C)
-            product = (own * warped).to(kind)
-            score = tl.maximum(score, _score(_filled(product, ROWS, KP), layers, PRECISION))
-            products = products + (product,)  # type: ignore[assignment]  # noqa: RUF005
-        trust = tl.sigmoid(tl.max(tl.reshape(score, (P, BLOCK)), axis=0))
+        top, left, fy, fx = project(transform, x, y, depth, source_heights[i], source_widths[i], scale)
+        warped = sample(base, top, left, fy, fx, channel, keep, source_heights[i], source_widths[i], C)
+        volume = _correlated(own, warped, group_mean, ROWS, KP, PRECISION)
+        trust = _trust(volume, layers, d < D, DP, BLOCK, PRECISION)
+        total += volume * _spread(trust, DP, BLOCK)
         trust_total += trust
-        share = _spread(trust, P, BLOCK)
-        sums = ()
-        for part in tl.static_range(PARTS):
-            sums = sums + (_added(totals[part], products[part], share),)  # type: ignore[assignment]  # noqa: RUF005
-        totals = sums
-    share = 1 / tl.maximum(_spread(trust_total, P, BLOCK), 1e-30)
+    result = total / tl.maximum(_spread(trust_total, DP, BLOCK), 1e-30)
+    voxel = batch * strides[0] + d.to(tl.int64) * strides[1] + pixel.to(tl.int64) * strides[2]
     unit = tl.arange(0, 16)
-    for part in tl.static_range(PARTS):
-        mean = _filled((totals[part] * share).to(kind), ROWS, KP)
-        result = tl.dot(mean, group_mean, input_precision=PRECISION)
-        voxel = (
-            batch * strides[0] + (part * P + d).to(tl.int64) * strides[1] + pixel.to(tl.int64) * strides[2]
-        )
-        pointers = output + voxel[:, None] + unit[None, :]
-        mask = keep[:, None] & (unit < G)[None, :]
-        tl.store(pointers, result.to(output.dtype.element_ty), mask=mask)
+    pointers = output + voxel[:, None] + unit[None, :]
+    tl.store(pointers, result.to(output.dtype.element_ty), mask=keep[:, None] & (unit < G)[None, :])
 
 
 def cost_volume(
@@ -185,7 +153,9 @@ def cost_volume(
     rows = rows_of_channels(reference)
     maps = tuple(rows_of_channels(s) for s in sources)
     batch, height, width, channels = rows.shape
-    together, block, warps = _launch(bins.count, channels)
+    padded = triton.next_power_of_2(bins.count)
+    together, warps = _launch(padded, channels)
+    block = max(1, together // padded)  # pixels of a program
     if bins.apart:
         volume = rows.new_empty(batch, height, width, bins.count, groups).permute(0, 4, 3, 1, 2)
     else:
@@ -196,16 +166,14 @@ def cost_volume(
         tuple(m.shape[2] for m in maps), transforms.contiguous(), bins.cell.contiguous(),
         bins.depth_range.contiguous(), *view_weight, volume, strides, height, width, bins.cells, scale,
         S=len(maps), C=channels, CP=max(8, triton.next_power_of_2(channels)), G=groups, D=bins.count,
-        P=together, FACTOR=bins.factor, SHIFT=bins.shift, INVERSE=bins.inverse, APART=bins.apart, BLOCK=block,
+        DP=padded, FACTOR=bins.factor, SHIFT=bins.shift, INVERSE=bins.inverse, APART=bins.apart, BLOCK=block,
         PRECISION="ieee" if rows.dtype == torch.float32 else "tf32", num_warps=warps,
     )  # fmt: skip
     return volume
 
 
-def _launch(count: int, channels: int) -> tuple[int, int, int]:
-    """Hypotheses worked on at a time, pixels and warps of a program."""
-    together = count & -count  # the largest power of two that divides it
-    if together >= 8:  # hundreds of pixels with dozens of hypotheses each
-        return together, max(1, 64 // together), 4
-    rows = 64 if channels <= 8 else 32 if channels <= 32 else 16
-    return together, max(1, rows // together), 2
+def _launch(padded: int, channels: int) -> tuple[int, int]:
+    """Rows and warps of a program, as measured."""
+    if channels <= 8:
+        return (512, 4) if padded >= 8 else (128, 2)
+    return (32, 2) if channels <= 32 else (64, 4)

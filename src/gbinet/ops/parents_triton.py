@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 256
+_BLOCK = 128
 
 
 @triton.jit

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gbinet.ops.parents_triton import saturated
 
-_BLOCK = 256
+_BLOCK = 128
 
 
 @triton.jit
