@@ -142,3 +142,8 @@ def test_all_stages_of_a_product_count() -> None:
     assert GBiNetConfig().stages_counted == 6
     assert GBiNetConfig(stages=7, confidence="nearby").stages_counted == 7
     assert GBiNetConfig(stages=7, confidence="nearby", confidence_stages=3).stages_counted == 3
+
+
+def test_a_network_that_reads_out_in_its_own_way_keeps_it() -> None:
+    assert preset("rendered", "bundled").network.readout == "refined"
+    assert preset("rendered").network.readout == preset("rendered", "binet").network.readout == "expectation"

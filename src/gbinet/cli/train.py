@@ -23,7 +23,7 @@ class Start:
 
     out: Path | None = None  # folder of the run: weights, checkpoint, log, curves; default: runs/PRESET
     preset: Literal["rendered", "dtu", "dtu-crops", "blendedmvs"] = "rendered"  # of all options below
-    model: Literal["gbinet", "binet", "gbinet-6"] | None = None  # preset of the network; default: gbinet
+    model: Literal["gbinet", "binet", "gbinet-6", "bundled"] | None = None  # the network; default: gbinet
     resume: bool = False  # continue from the newest checkpoint in OUT, exactly where it stopped
 
     @property

@@ -42,8 +42,8 @@ class GBiNet(nn.Module):
     """Generalized binary search network. Images are RGB in [0, 1]; view 0 is the reference.
 
     Args:
-        config: What it is made of, or the name of a preset: "gbinet", "binet", "gbinet-6". The weights are
-            random; `from_pretrained` gives trained ones.
+        config: What it is made of, or the name of a preset: "gbinet", "binet", "gbinet-6", "bundled". The
+            weights are random; `from_pretrained` gives trained ones.
     """
 
     config_type: ClassVar[type[GBiNetConfig]] = GBiNetConfig  # what its weights files carry

@@ -186,5 +186,7 @@ def preset(name: str, model: str = "gbinet", **changes: Any) -> TrainConfig:
     if name not in PRESETS:
         raise InputError(f"there is no training preset '{name}'; choose one of {', '.join(PRESETS)}")
     found = PRESETS[name]
-    network = replace(networks.preset(model), readout=found.network.readout)
+    network = networks.preset(model)
+    if network.readout == GBiNetConfig.readout:  # one that reads out in its own way keeps it
+        network = replace(network, readout=found.network.readout)
     return replace(found, **{"network": network, **changes})
