@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gbinet.camera import Camera, inverse_3x3
+from gbinet.camera import Camera, inverse_3x3, pixel_centres
 
 
 def sources_from_reference(cameras: Camera) -> Tensor:
@@ -43,6 +43,27 @@ def travel(cameras: Camera, depth_range: Tensor, scale: float = 1.0) -> Tensor:
     moved = (pixels[:, :, 1] - pixels[:, :, 0]).square().sum(-1).sqrt()  # [B, V - 1]
     diagonal = (width**2 + height**2) ** 0.5
     return scale * moved.clamp(max=diagonal).median(1).values
+
+
+RIGHT = 1.0  # px of reprojection: a depth at most this far off is right
+
+
+def is_right(depth: Tensor, truth: Tensor, cameras: Camera) -> Tensor:
+    """Whether depths are right to one pixel of reprojection: what confidence is about, wherever it is
+    taught, measured or calibrated.
+
+    depth, truth [B, H, W] of the reference, cameras [B, V] -> [B, H, W] bool. A pixel's point and its true
+    point are shown at most 1 px apart by the median source (of an even number: the lower of the middle two).
+    """
+    transforms = sources_from_reference(cameras)  # [B, V - 1, 12]
+    matrices, offsets = transforms[..., :9].unflatten(-1, (3, 3)), transforms[..., 9:, None, None]
+    x, y = pixel_centres(*depth.shape[-2:], device=depth.device).unbind(-1)  # [H, W] each
+    across, down, ahead = matrices[..., None, None].unbind(-3)  # columns, [B, V - 1, 3, 1, 1] each
+    rays = across * x + down * y + ahead  # [B, V - 1, 3, H, W]
+    found, true = (rays * d[:, None, None].float() + offsets for d in (depth, truth))
+    least = 1e-6 * truth.float()[:, None, None]  # behind a source: nowhere near anything
+    apart = found[:, :, :2] / found[:, :, 2:].clamp_min(least) - true[:, :, :2] / true[:, :, 2:].clamp_min(least)
+    return apart.square().sum(2).median(1).values <= RIGHT**2
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
