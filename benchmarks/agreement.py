@@ -79,7 +79,7 @@ def jumps(depth: Tensor, period: int) -> tuple[int, int]:
 
 
 def maps_of(scene: Scene, model: GBiNet, config: DepthConfig, keep: Path | None) -> dict[int, DepthMap]:
-    """Depth maps of the views that have sources, on the device; in `keep` they stay, and are not made anew."""
+    """Depth maps of the views that have sources, on the device; in `keep` they stay for the next time."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = keep or Path(temporary)
         estimate_depths(scene, model, folder, config)

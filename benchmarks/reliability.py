@@ -3,10 +3,10 @@
     python benchmarks/reliability.py --weights FILE --scenes 1 --sizes 320 640 --picture reliability.png
     python benchmarks/reliability.py --weights FILE --real ../shared/scenes/fountain-P11 --max-size 640
 
-Rendered scenes of both validation sets: a pixel is right if its depth is, to one pixel of reprojection; pixels
-without a depth to be found do not count. Real scenes have no truth: there a pixel is right if at least two of
-the view's four best sources confirm it within 1 px (see agreement.py), and all pixels count. "before" is what
-the network itself says, "after" what the map in the header of the weights makes of it.
+Rendered scenes of both validation sets: a pixel is right if its depth is, to one pixel of reprojection.
+Pixels without a depth to be found do not count. Real scenes have no truth: there a pixel is right if at least
+two of the view's four best sources confirm it within 1 px (see agreement.py), and all pixels count. "before"
+is what the network itself says, "after" what the map in the header of the weights makes of it.
 """
 
 from __future__ import annotations

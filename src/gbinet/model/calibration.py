@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -35,7 +36,7 @@ class Calibration(nn.Module):
             )
         if not all(math.isfinite(value) and 0 <= value <= 1 for value in (*said, *right)):
             raise InputError("all numbers of a calibration must lie in 0..1")
-        rising = all(a < b for a, b in zip(said, said[1:], strict=False))
+        rising = all(a < b for a, b in itertools.pairwise(said))
         if not rising or (said[0], said[-1]) != (0.0, 1.0) or sorted(right) != right:
             raise InputError("the confidences of a calibration must rise from 0 to 1, its shares never fall")
         knots = torch.tensor([said, right], dtype=torch.float64)

@@ -56,14 +56,19 @@ def is_right(depth: Tensor, truth: Tensor, cameras: Camera) -> Tensor:
     point are shown at most 1 px apart by the median source (of an even number: the lower of the middle two).
     """
     transforms = sources_from_reference(cameras)  # [B, V - 1, 12]
-    matrices, offsets = transforms[..., :9].unflatten(-1, (3, 3)), transforms[..., 9:, None, None]
+    matrices, offsets = transforms[..., :9], transforms[..., 9:, None, None]
+    columns = matrices.reshape(*matrices.shape[:2], 3, 3, 1, 1).unbind(3)  # [B, V - 1, 3, 1, 1] each
     x, y = pixel_centres(*depth.shape[-2:], device=depth.device).unbind(-1)  # [H, W] each
-    across, down, ahead = matrices[..., None, None].unbind(-3)  # columns, [B, V - 1, 3, 1, 1] each
-    rays = across * x + down * y + ahead  # [B, V - 1, 3, H, W]
-    found, true = (rays * d[:, None, None].float() + offsets for d in (depth, truth))
-    least = 1e-6 * truth.float()[:, None, None]  # behind a source: nowhere near anything
-    apart = found[:, :, :2] / found[:, :, 2:].clamp_min(least) - true[:, :, :2] / true[:, :, 2:].clamp_min(least)
-    return apart.square().sum(2).median(1).values <= RIGHT**2
+    rays = columns[0] * x + columns[1] * y + columns[2]  # [B, V - 1, 3, H, W]
+    least = 1e-6 * truth[:, None, None]  # behind a source: nowhere near anything
+
+    def shown(at: Tensor) -> Tensor:
+        """Where points at a depth [B, H, W] are, [B, V - 1, 2, H, W]."""
+        points = rays * at[:, None, None] + offsets
+        return points[:, :, :2] / points[:, :, 2:].clamp_min(least)
+
+    apart: Tensor = (shown(depth) - shown(truth)).square().sum(2).median(1).values
+    return apart <= RIGHT**2
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

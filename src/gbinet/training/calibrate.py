@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ from gbinet.training.validate import predict
 Floats = NDArray[np.float64]
 
 PIXELS = 20_000  # of each sample, so that large images do not outvote small ones
+SIZES = (640, 1152, 1600)  # widths of images, px: those that photos are searched at
+TABLES = 5  # times as many scenes as of each difficulty
 KNOTS = 12  # of the map
 _GROUPS = 500  # of pixels with about the same confidence, of equal number
 LIKELY = 0.3  # what fusion asks of calibrated weights: pixels that are less likely right are dropped
@@ -45,25 +48,26 @@ def held_back(
     assets: Path | None = None,
     device: torch.device | str = "cpu",
     scenes: int = 2,
-    sizes: Sequence[int] = (320, 640, 1600),
+    sizes: Sequence[int] = SIZES,
     first: int = CALIBRATION,
 ) -> Iterator[Batch]:
-    """Samples of both validation sets: `scenes` of each difficulty, and ten times as many tables; these are
-    shared out among the sizes (width in px; height is 4/5 of it)."""
+    """Samples of both validation sets. Of each size (width in px; the height is 4/5 of it) `scenes` of each
+    difficulty, and five times as many tables; no two sizes show the same scene."""
     part = "free" if assets is None else "assets"
-    for i, width in enumerate(sizes):
+    for turn, width in enumerate(sizes):
         size = (width, -(-width * 4 // 5 // 8) * 8)
-        numbers = range(first + i, first + scenes * 10, len(sizes))
-        for number in numbers:
-            yield from (s.batch() for s in validation_samples(part, assets, size, device, 1, first=number))
-        for number in range(first + i, first + scenes * len(sizes), len(sizes)):
-            yield from (s.batch() for s in life_samples(assets, size, device, 1, first=number))
+        tables, others = TABLES * scenes, first + turn * scenes
+        for sample in chain(
+            validation_samples(part, assets, size, device, tables, first=first + turn * tables),
+            life_samples(assets, size, device, scenes, first=others),
+        ):
+            yield sample.batch()
 
 
 def observe(
     model: GBiNet, samples: Iterable[Batch], pixels: int = PIXELS
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Of every sample its name, and for some of the pixels whose depth can be found: confidence [N], right [N]."""
+    """Of every sample its name, and of some pixels whose depth can be found confidence [N] and right [N]."""
     for number, sample in enumerate(samples):
         seen = predict(model, sample)
         said, right = seen.confidence[seen.counted].cpu(), seen.right[seen.counted].cpu()
@@ -106,7 +110,7 @@ def calibrate(
     assets: Path | None = None,
     device: torch.device | str = "cpu",
     scenes: int = 2,
-    sizes: Sequence[int] = (320, 640, 1600),
+    sizes: Sequence[int] = SIZES,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Calibrated:
     """Fit the map for a weights file of ours and write it into its header, beside what fusion should ask.
@@ -115,7 +119,7 @@ def calibrate(
         path: The file; a map that it has already is replaced. Its tensors stay bit for bit.
         assets: Folder of objects and textures, as in training; None: generated shapes.
         device: Where to render and to search.
-        scenes: Of each difficulty and size; and for each of them ten tables of all sizes.
+        scenes: Of each difficulty and size; and five times as many tables of each size.
         sizes: Widths of the images, px.
         progress: Called with the name of every sample that is done.
     """
