@@ -30,8 +30,8 @@ Floats = NDArray[np.float64]
 PIXELS = 20_000  # of each sample, so that large images do not outvote small ones
 SIZES = (640, 1152, 1600)  # widths of images, px: those that photos are searched at
 TABLES = 5  # times as many scenes as of each difficulty
-KNOTS = 12  # of the map
-_GROUPS = 500  # of pixels with about the same confidence, of equal number
+KNOTS = 20  # of the map, at most
+_STEPS = 1000  # of confidence: pixels of one step are taken together
 LIKELY = 0.3  # what fusion asks of calibrated weights: pixels that are less likely right are dropped
 
 
@@ -79,17 +79,15 @@ def fit(said: Tensor, right: Tensor, knots: int = KNOTS) -> Calibration:
     """The map for pixels with these confidences [N], of which some are right [N] bool."""
     if len(said) < 2 or len(said) != len(right):
         raise InputError(f"a calibration needs pixels, got {len(said)} confidences and {len(right)} answers")
-    order = said.double().numpy().argsort(kind="stable")
-    groups = np.array_split(order, min(_GROUPS, len(order)))
-    values, hits = said.double().numpy(), right.double().numpy()
-    x = np.array([values[group].mean() for group in groups])
-    weight = np.array([float(len(group)) for group in groups])
-    y = pooled(np.array([hits[group].mean() for group in groups]), weight)
-    at = np.unique(np.quantile(x, np.linspace(0, 1, knots - 2)).clip(1e-6, 1 - 1e-6).astype(np.float32))
-    hats = np.stack([np.interp(x, at, unit) for unit in np.eye(len(at))], axis=1)  # [groups, knots]
-    heights, *_ = np.linalg.lstsq(hats, y, rcond=None)
-    rising = pooled(heights.clip(0, 1), np.ones(len(at)))
-    return Calibration([0.0, *at.tolist(), 1.0], [rising[0], *rising.tolist(), rising[-1]])
+    values = said.double().numpy()
+    group = np.rint(values * _STEPS).astype(np.int64)
+    count, hits = np.bincount(group), np.bincount(group, right.double().numpy())
+    x = np.flatnonzero(count)
+    y = pooled(hits[x] / count[x], count[x].astype(np.float64))
+    # Knots where the pixels are, and as many at even distances: few pixels are doubtful, but these matter.
+    share = np.linspace(0, 1, knots // 2)
+    at = np.unique(np.rint(np.concatenate([np.quantile(values, share), share]) * _STEPS))
+    return Calibration((at / _STEPS).tolist(), np.interp(at, x, y).tolist())
 
 
 def pooled(values: Floats, weights: Floats) -> Floats:
