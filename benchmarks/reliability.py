@@ -5,8 +5,9 @@
 
 Rendered scenes of both validation sets: a pixel is right if its depth is, to one pixel of reprojection.
 Pixels without a depth to be found do not count. Real scenes have no truth: there a pixel is right if at least
-two of the view's four best sources confirm it within 1 px (see agreement.py), and all pixels count. "before"
-is what the network itself says, "after" what the map in the header of the weights makes of it.
+two of the view's four best sources confirm it within 1 px (see agreement.py), and all pixels count; a second
+table leaves out those that lie in the images of fewer than two sources, where nothing could confirm them.
+"before" is what the network itself says, "after" what the map in the header of the weights makes of it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from _common import report
-from agreement import SOURCES, maps_of, part_of, second_best
+from agreement import AGREEING, SOURCES, maps_of, part_of, second_best
 from torch import Tensor
 
+from gbinet.depthmap import DepthMap
 from gbinet.evaluation.plots import Curve, plot
 from gbinet.evaluation.reliability import Reliability, reliability
 from gbinet.inference.device import pick_device
@@ -48,19 +50,36 @@ def rendered(
     yield "rendered, both", _together([part for parts in found.values() for part in parts])
 
 
-def real(model: GBiNet, path: Path, config: DepthConfig, references: int, keep: Path | None) -> Pixels:
-    """Pixels of the depth maps of a scene, right where other views confirm them."""
+def real(
+    model: GBiNet, path: Path, config: DepthConfig, references: int, keep: Path | None
+) -> Iterator[tuple[str, Pixels]]:
+    """Pixels of the depth maps of a scene, right where other views confirm them: all, and those in sight."""
     scene, chosen = part_of(load_scene(path), references)
     name = Path(model.weights_file or "weights").stem
     maps = maps_of(scene, model, config, keep / scene.name / name if keep else None)  # as agreement.py does
-    pixels = []
+    pixels, in_sight = [], []
     for index in [i for i in chosen if i in maps]:
         best = [maps[s.index] for s in scene.views[index].sources[:SOURCES] if s.index in maps]
         confidence = maps[index].confidence
         assert confidence is not None
         error = second_best(maps[index], best)
         pixels.append((confidence.flatten().cpu(), (error <= CONFIRMED).flatten().cpu()))
-    return _together(pixels)
+        in_sight.append(_views_that_show(maps[index], best).flatten().cpu() >= AGREEING)
+    said, right = _together(pixels)
+    shown = torch.cat(in_sight)
+    yield scene.name, (said, right)
+    yield f"{scene.name}, in two images", (said[shown], right[shown])
+
+
+def _views_that_show(reference: DepthMap, sources: list[DepthMap]) -> Tensor:
+    """In how many sources' images the points of a depth map lie, [H, W]."""
+    points = reference.points()
+    count = torch.zeros_like(reference.depth, dtype=torch.long)
+    for camera in (source.camera.to(dtype=points.dtype) for source in sources):
+        pixel, depth = camera.project(points)
+        size = torch.tensor([camera.width, camera.height], device=pixel.device)
+        count += (depth > 0) & ((pixel >= 0) & (pixel <= size)).all(-1)
+    return count
 
 
 def _together(parts: list[Pixels]) -> Pixels:
@@ -100,7 +119,7 @@ def main() -> None:
         parts.update(rendered(model, given.assets, given.scenes, given.sizes))
     config = DepthConfig(max_size=given.max_size)
     for path in given.real:
-        parts[path.resolve().name] = real(model, path, config, given.references, given.keep)
+        parts.update(real(model, path, config, given.references, given.keep))
     figures = {}
     for name, (said, right) in parts.items():
         found = {"before": reliability(said, right)}
@@ -109,7 +128,9 @@ def main() -> None:
         for when, one in found.items():
             print(f"{name}, {when}\n{one.table()}\n", file=sys.stderr)
         if given.picture:
-            file = given.picture.with_stem(f"{given.picture.stem}-{name.replace(', ', '-')}")
+            file = given.picture.with_stem(
+                f"{given.picture.stem}-{name.replace(', ', '-').replace(' ', '-')}"
+            )
             draw(file, name, found)
         figures[name] = {when: one.to_dict() for when, one in found.items()}
     report("reliability", figures, given.out)
