@@ -32,7 +32,7 @@ SIZES = (640, 1152, 1600)  # widths of images, px: those that photos are searche
 TABLES = 5  # times as many scenes as of each difficulty
 KNOTS = 20  # of the map, at most
 _STEPS = 1000  # of confidence: pixels of one step are taken together
-LIKELY = 0.3  # what fusion asks of calibrated weights: pixels that are less likely right are dropped
+LIKELY = 0.5  # what fusion asks of calibrated weights: pixels more likely wrong than right are dropped
 
 
 @dataclass(frozen=True)
