@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "view": "look at a reconstruction in the browser",
     "train": "train the network on rendered scenes or on a data set",
     "validate": "how good weights are, stage by stage, on rendered scenes",
+    "calibrate": "make the confidence of trained weights mean how often a pixel is right",
     "render": "random textured scenes with exact depth, as a data set",
     "evaluate": "scores of depth maps and clouds: depth, cloud, dtu, tanks, eth3d",
     "info": "what a folder holds: views, sizes, depth ranges, pairs, coverage",
