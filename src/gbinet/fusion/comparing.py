@@ -11,7 +11,7 @@ import torch
 from gbinet import ops
 from gbinet.fusion.duplicates import UsedPixels
 from gbinet.fusion.judging import Judged, judge_fast, judge_plainly
-from gbinet.fusion.loading import Loaded, Loader
+from gbinet.fusion.loading import Loaded, Loader, OnUnreadable
 from gbinet.fusion.sources import DepthSource
 from gbinet.scene import Scene
 from gbinet.scenes.neighbours import visiting_order
@@ -37,13 +37,18 @@ class Comparer:
     """Compares views, in any order; neighbours after each other read each map about once."""
 
     def __init__(
-        self, scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device | str
+        self,
+        scene: Scene,
+        depths: DepthSource,
+        config: FusionConfig,
+        device: torch.device | str,
+        on_unreadable: OnUnreadable | None = None,
     ) -> None:
         self.config, self.device = config, torch.device(device)
         self.neighbours = [view.best_sources(config.max_sources) for view in scene.views]
         self.position_type = position_type_of(scene)
         self._judge = judge_fast if ops.usable(torch.empty(0, device=self.device)) else judge_plainly
-        self._loader = Loader(scene, depths, config, self.device)
+        self._loader = Loader(scene, depths, config, self.device, on_unreadable)
 
     @property
     def order(self) -> list[int]:

@@ -18,8 +18,9 @@ from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.fusion.mesh import Mesher, MeshKind, check_libraries
 from gbinet.fusion.sources import MAX_BYTES, RecentMaps
 from gbinet.georeference.place import Georeference, PlaceConfig
+from gbinet.inference.depth_run import DepthRun
 from gbinet.inference.device import pick_device
-from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
+from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.export import ExportKind, check_exports, export
 from gbinet.pipeline.kernels import prepare_kernels, preparing_beside

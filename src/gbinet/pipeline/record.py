@@ -17,8 +17,8 @@ from gbinet import __version__
 from gbinet.fusion.fuse import FusedView, FusionResult
 from gbinet.fusion.mesh import Mesher
 from gbinet.fusion.sources import DepthSource
+from gbinet.inference.depth_run import DepthRun
 from gbinet.inference.device import peak_memory_mib
-from gbinet.inference.predictor import DepthRun
 from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
 from gbinet.scene import Scene

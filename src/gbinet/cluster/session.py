@@ -1,0 +1,75 @@
+"""A Ray to work on: one of this machine's own for the time of a run, or one that is running already."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from gbinet.errors import GBiNetError, InputError, check_positive
+from gbinet.formats.optional import optional
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Where workers run.
+
+    Attributes:
+        address: Of a running Ray ("10.0.0.1:6379", or "auto" on one of its machines); "local" starts one over
+            the GPUs or cores of this machine, and ends it with the run.
+        cores: Cores of a worker, where there are no GPUs. With GPUs, every one has a worker.
+    """
+
+    address: str = LOCAL
+    cores: int = 2
+
+    def __post_init__(self) -> None:
+        check_positive("--worker-cores", self.cores)
+
+
+@contextmanager
+def connected(config: ClusterConfig) -> Iterator[Any]:
+    """The module `ray`, connected inside the block. A connection that the caller has is used, and left."""
+    ray = optional("ray", "--cluster", "cluster")
+    if ray.is_initialized():
+        yield ray
+        return
+    _connect(ray, config)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _connect(ray: Any, config: ClusterConfig) -> None:
+    # Read when Ray starts: no statistics for its makers, and no change of what a worker without GPUs sees.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if config.address == LOCAL:
+        options |= {"num_cpus": _cores(), "include_dashboard": False}
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=config.address, **options)
+    except (ConnectionError, RuntimeError, ValueError, AssertionError, OSError) as error:
+        if config.address == LOCAL:
+            raise GBiNetError(f"--cluster: Ray does not start on this machine: {error}") from error
+        raise InputError(
+            f"--cluster {config.address}: no Ray answers there ({str(error).splitlines()[0]}); start one "
+            "with `ray start --head`, or give --cluster alone to use this machine"
+        ) from error
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, handler)  # Ray puts its own there
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
