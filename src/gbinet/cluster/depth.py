@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gbinet.cluster.pool import Pool, in_groups
-from gbinet.cluster.session import ClusterConfig
-from gbinet.cluster.worker import RefusedError, with_whole_paths
-from gbinet.errors import InputError, SceneError
+from gbinet.cluster.session import Cluster
+from gbinet.cluster.worker import JobMaker, RefusedError, with_whole_paths
+from gbinet.errors import SceneError
 from gbinet.formats.atomic import remove_temporary
 from gbinet.formats.lock import locked
 from gbinet.fusion.fuse import FusionConfig
@@ -72,8 +72,7 @@ class DepthJob:
 
 
 def estimate_depths_on(
-    ray: Any,
-    cluster: ClusterConfig,
+    cluster: Cluster,
     scene: Scene,
     model: GBiNet,
     out: Path,
@@ -85,7 +84,6 @@ def estimate_depths_on(
     """`estimate_depths` by many workers. All machines see photos and `out` under the same names."""
     began = time.perf_counter()
     scene, out = with_whole_paths(scene), out.absolute()
-    check_device(config.device)
     if len(scene.views) < 2:
         raise SceneError(f"{scene.root}: depth needs at least 2 photos, this scene has {len(scene.views)}")
     folders = (out, *{DepthFolder(scene, out).path(i).parent for i in range(len(scene.views))})
@@ -94,7 +92,7 @@ def estimate_depths_on(
         finished = Finished(out, scene, model, config)
         try:
             finished.check(overwrite)
-            total = _all(ray, cluster, scene, model, config, finished, progress)
+            total = _all(cluster, scene, model, config, finished, progress)
         except BaseException:
             finished.give_up()
             raise
@@ -107,8 +105,7 @@ def estimate_depths_on(
 
 
 def _all(
-    ray: Any,
-    cluster: ClusterConfig,
+    cluster: Cluster,
     scene: Scene,
     model: GBiNet,
     config: DepthConfig,
@@ -122,9 +119,9 @@ def _all(
     if not todo:
         return total
     encoded: set[int] = set()
-    make = ray.put(JobMaker(DepthJob, (scene, model, config, finished)))
+    make = cluster.ray.put(JobMaker(DepthJob, (scene, model, config, finished)))
     computed: set[int] = set()
-    with Pool(ray, cluster, make, on_gpu(ray, config.device)) as pool:
+    with Pool(cluster, make, cluster.has_gpus(config.device)) as pool:
         size = min(_GROUP, -(-len(todo) // max(1, pool.size())))
         for done, (view, news, _) in enumerate(pool.results(in_groups(todo, size)), 1):
             _add(total, news.run)
@@ -147,30 +144,3 @@ def _add(total: DepthRun, part: DepthRun) -> None:
     total.device, total.precision = part.device, part.precision
     if part.tile is not None:
         total.tile = min(part.tile, total.tile or part.tile)
-
-
-@dataclass(frozen=True)
-class JobMaker:
-    """Makes a job on the other side, from what was sent there once."""
-
-    kind: Callable[..., Any]
-    arguments: tuple[Any, ...]
-
-    def __call__(self) -> Any:
-        return self.kind(*self.arguments)
-
-
-def check_device(device: str) -> None:
-    if ":" in device:
-        kind = device.partition(":")[0]
-        raise InputError(
-            f"--device {device} is one device; with --cluster, Ray chooses: give --device {kind}"
-        )
-
-
-def on_gpu(ray: Any, device: str) -> bool:
-    """Whether workers take GPUs: those of the cluster, unless the CPU was asked for."""
-    has = ray.cluster_resources().get("GPU", 0) >= 1
-    if device == "cuda" and not has:
-        raise InputError("--device cuda: the cluster has no GPU; try --device cpu")
-    return bool(has) and device in ("auto", "cuda")

@@ -7,10 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gbinet.cluster.depth import JobMaker, check_device, on_gpu
 from gbinet.cluster.pool import Pool, in_groups
-from gbinet.cluster.session import ClusterConfig
-from gbinet.cluster.worker import RefusedError, with_whole_paths
+from gbinet.cluster.session import Cluster
+from gbinet.cluster.worker import JobMaker, RefusedError, with_whole_paths
 from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError
 from gbinet.fusion.candidates import CandidateMaker, Candidates, Chooser
@@ -66,8 +65,7 @@ class FusionJob:
 
 
 def views_on(
-    ray: Any,
-    cluster: ClusterConfig,
+    cluster: Cluster,
     scene: Scene,
     folder: DepthFolder,
     config: FusionConfig,
@@ -78,19 +76,18 @@ def views_on(
 
     wants  of which views depth map and photo are needed beside the points
     """
-    check_device(device)
     scene = with_whole_paths(scene)
     where = None if folder.folder is None else Path(folder.folder).absolute()
     folder = DepthFolder(scene, where, folder.scale)
     known = set(folder.known())
     pictures = {i for i in known if wants is not None and wants(i)}
-    make = ray.put(JobMaker(FusionJob, (scene, folder, known, config, device, pictures)))
+    make = cluster.ray.put(JobMaker(FusionJob, (scene, folder, known, config, device, pictures)))
     order = visiting_order([view.best_sources(config.max_sources) for view in scene.views])
     chooser = Chooser(config)
     for index in order:
         if index not in known:
             chooser.skip(index)
-    with Pool(ray, cluster, make, on_gpu(ray, device)) as pool:
+    with Pool(cluster, make, cluster.has_gpus(device)) as pool:
         groups = in_groups([i for i in order if i in known], _GROUP)
         for index, _, made in pool.results(groups, ahead=_AHEAD * _GROUP * max(1, pool.size())):
             if made is None:

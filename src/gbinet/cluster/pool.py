@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gbinet import __version__
-from gbinet.cluster.session import ClusterConfig
+from gbinet.cluster.session import Cluster
 from gbinet.cluster.worker import Answer, Worker
 from gbinet.errors import GBiNetError
 
@@ -39,8 +39,8 @@ class _Hand:
 class Pool:
     """`with Pool(...) as pool: for item, value, large in pool.results(groups): ...`"""
 
-    def __init__(self, ray: Any, config: ClusterConfig, make: Any, on_gpu: bool) -> None:
-        self.ray, self.config, self.on_gpu = ray, config, on_gpu
+    def __init__(self, cluster: Cluster, make: Any, on_gpu: bool) -> None:
+        self.ray, self.config, self.on_gpu = cluster.ray, cluster.config, on_gpu
         self.lost: dict[int, str] = {}  # views whose files no machine can read -> why
         self._make = make  # makes the job, on the other side
         self._hands: list[_Hand] = []

@@ -34,16 +34,42 @@ class ClusterConfig:
         check_positive("--worker-cores", self.cores)
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A connection."""
+
+    ray: Any  # the module
+    config: ClusterConfig
+
+    def has_gpus(self, device: str) -> bool:
+        """Whether workers take GPUs: those of the cluster, unless `device` says otherwise."""
+        if ":" in device:
+            kind = device.partition(":")[0]
+            raise InputError(
+                f"--device {device}: with --cluster, Ray chooses among all; give --device {kind}"
+            )
+        found = self.ray.cluster_resources().get("GPU", 0) >= 1
+        if device == "cuda" and not found:
+            raise InputError("--device cuda: the cluster has no GPU; try --device cpu")
+        return found and device in ("auto", "cuda")
+
+
 @contextmanager
-def connected(config: ClusterConfig) -> Iterator[Any]:
-    """The module `ray`, connected inside the block. A connection that the caller has is used, and left."""
+def connected(config: ClusterConfig | None) -> Iterator[Cluster | None]:
+    """A cluster for the time of the block; None where none is asked for.
+
+    A connection to Ray that the caller has is used, and left as it is.
+    """
+    if config is None:
+        yield None
+        return
     ray = optional("ray", "--cluster", "cluster")
     if ray.is_initialized():
-        yield ray
+        yield Cluster(ray, config)
         return
     _connect(ray, config)
     try:
-        yield ray
+        yield Cluster(ray, config)
     finally:
         ray.shutdown()
 

@@ -43,6 +43,17 @@ class Job(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class JobMaker:
+    """Makes a job on the other side, from what was sent there once."""
+
+    kind: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+    def __call__(self) -> Any:
+        return self.kind(*self.arguments)
+
+
 @dataclass
 class _Messages(logging.Handler):
     """Collects warnings, to be shown where somebody sees them."""

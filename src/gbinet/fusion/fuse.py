@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, check_finite, check_positive, check_share, flag
-from gbinet.formats.cloud_files import cloud_writer
+from gbinet.formats.cloud_files import CloudWriter, cloud_writer
 from gbinet.fusion.comparing import Compared, Comparer, position_type_of
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
 from gbinet.fusion.judging import arrived
@@ -112,21 +112,23 @@ def fuse(
     progress: Progress | None = None,
     on_view: Callable[[FusedView], None] | None = None,
     views: Iterable[Callable[[], FusedView]] | None = None,
+    writer: CloudWriter | None = None,
 ) -> FusionResult:
     """Fuse all depth maps of a scene into the cloud `path` (.ply, .las, .laz, .xyz), written as points come.
 
     A thread writes while the next views are compared. There `on_view` sees every view's share, one after the
     other (for pictures and numbers). `views`: where others than `begin_views` make these shares.
+    `writer`: where the cloud is not one file.
     """
     config = config or FusionConfig()
     lonely, done = list[str](), 0
-    with cloud_writer(path) as writer, ThreadPoolExecutor(1, "fusion-write") as worker:
-        writer.append(empty_cloud(position_type_of(scene)))
+    with writer or cloud_writer(path) as cloud, ThreadPoolExecutor(1, "fusion-write") as worker:
+        cloud.append(empty_cloud(position_type_of(scene)))
 
         def complete(finish: Callable[[], FusedView]) -> tuple[int, int]:
             """View and sources that it needed: all that is left of it when its points are in the file."""
             view = finish()
-            writer.append(view.cloud)
+            cloud.append(view.cloud)
             if on_view:
                 on_view(view)
             return view.index, view.needed
@@ -138,7 +140,7 @@ def fuse(
             if needed < config.min_views:
                 lonely.append(scene.views[index].name)
             if progress:
-                progress(done, len(scene.views), f"{writer.count:,} points")
+                progress(done, len(scene.views), f"{cloud.count:,} points")
 
         waiting = deque[Future[tuple[int, int]]]()
         try:
@@ -151,7 +153,7 @@ def fuse(
         except BaseException:
             worker.shutdown(cancel_futures=True)
             raise
-        count = writer.count
+        count = cloud.count
         if done == 0:
             raise GBiNetError(f"there is no depth map to fuse in {scene.name}: estimate depth first")
     return FusionResult(count, done, tuple(_doubts(count, done, lonely, config.min_views)))
