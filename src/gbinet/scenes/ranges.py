@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.scene import DepthRange, SparsePoints
+from gbinet.scenes.nearest import nearest
 from gbinet.scenes.neighbours import camera_batch, observations
 
 # ---- from measured depth -----------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ def ranges_from_points(cameras: Sequence[Camera], points: SparsePoints) -> list[
     """Depth range of each view from all points in its frustum, whoever sees them."""
     if points.view_index is None or points.track_start is None:
         some = points.xyz[:: max(1, len(points.xyz) // _MAX_POINTS)]
-        return [_with_room(_ends(_depths_in_sight(camera, some)), None) for camera in cameras]
+        return [_with_room(_ends(depths), None) for depths in _depths_in_sight(cameras, some)]
     point, view = observations(points)
     sure = torch.bincount(point, minlength=len(points.xyz)) >= _SURE  # [P]
     order = view.argsort(stable=True)
@@ -77,20 +78,26 @@ def ranges_from_points(cameras: Sequence[Camera], points: SparsePoints) -> list[
     shared = points.xyz[sure] if int(sure.sum()) >= _ENOUGH else points.xyz
     shared = shared[:: max(1, len(shared) // _MAX_POINTS)]
     ranges = []
-    for index, camera in enumerate(cameras):
+    for index, (camera, in_sight) in enumerate(zip(cameras, _depths_in_sight(cameras, shared), strict=True)):
         own = point[order[bounds[index] : bounds[index + 1]]]
         if int(sure[own].sum()) >= _ENOUGH:
             own = own[sure[own]]
         z_axis = camera.cam_from_world[2].double()
         depths = points.xyz[own].double() @ z_axis[:3] + z_axis[3]
-        ranges.append(_with_room(_ends(_depths_in_sight(camera, shared)), _ends(depths)))
+        ranges.append(_with_room(_ends(in_sight), _ends(depths)))
     return ranges
 
 
-def _depths_in_sight(camera: Camera, xyz: Tensor) -> Tensor:
-    pixels, depth = camera.to(dtype=torch.float64).project(xyz.double())
-    limits = torch.tensor([camera.width, camera.height], dtype=torch.float64)
-    return depth[(depth > 0) & (pixels >= 0).all(-1) & (pixels <= limits).all(-1)]
+def _depths_in_sight(cameras: Sequence[Camera], xyz: Tensor) -> Iterator[Tensor]:
+    """For each camera, the depths of the points in its image. One product a camera: there may be many."""
+    batch, sizes = camera_batch(cameras)
+    projections = batch.K @ batch.cam_from_world[:, :3]  # [V, 3, 4]
+    whole = torch.cat(
+        [xyz.double(), torch.ones(len(xyz), 1, dtype=torch.float64)], 1
+    ).T.contiguous()  # [4, P]
+    for projection, (width, height) in zip(projections, sizes.tolist(), strict=True):
+        x, y, depth = projection @ whole  # [P] each; x and y times depth
+        yield depth[(depth > 0) & (x >= 0) & (y >= 0) & (x <= width * depth) & (y <= height * depth)]
 
 
 @dataclass(frozen=True)
@@ -103,15 +110,19 @@ class _Ends:
 
 
 def _ends(depths: Tensor) -> _Ends | None:
-    ordered = _usable(depths).sort().values
-    last = len(ordered) - 1
+    usable = _usable(depths)
+    last = len(usable) - 1
     if last < 0:
         return None
     first = math.floor(_OUTSIDE * last)
+    beyond = last - math.ceil((1 - _OUTSIDE) * last)
+    # Of all depths in order, only the ends are looked at: the rest need not be sorted.
+    nearest = min(last + 1, math.ceil(max(_OUTSIDE, _MOST_LONELY) * last) + 3)
+    ordered: list[float] = usable.topk(nearest, largest=False).values.tolist()
     # A wrong point right before the camera costs most: it takes nearly all bins.
     while first < _MOST_LONELY * last and ordered[first] < _LONELY * ordered[min(first + 2, last)]:
         first += 1
-    return _Ends(float(ordered[first]), float(ordered[math.ceil((1 - _OUTSIDE) * last)]), last + 1)
+    return _Ends(ordered[first], float(usable.topk(beyond + 1).values[-1]), last + 1)
 
 
 def _with_room(sight: _Ends | None, own: _Ends | None) -> DepthRange | None:
@@ -150,8 +161,7 @@ def ranges_from_cameras(cameras: Sequence[Camera]) -> list[DepthRange]:
             return [_around(float(d) if d > 0.2 * typical else typical) for d in depths]
     if len(cameras) < 2:
         return [DepthRange(0.5, 50.0) for _ in cameras]
-    distance = torch.cdist(centres, centres).fill_diagonal_(torch.inf)
-    spacing = float(distance.amin(1).median())
+    spacing = float(nearest(centres, 1)[0].median())
     unit = spacing if 0 < spacing < math.inf else 0.1
     return [DepthRange(3 * unit, 60 * unit) for _ in cameras]
 
