@@ -1,4 +1,4 @@
-"""Fusion cut in two gives what fusion in one piece gives, bit by bit, whatever order candidates are made in."""
+"""Fusion cut in two is fusion in one piece, bit by bit, in whichever order candidates are made."""
 
 from __future__ import annotations
 

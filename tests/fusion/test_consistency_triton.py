@@ -10,8 +10,8 @@ import torch
 from ball_scene import SceneMaker, true_depth
 
 from gbinet.depthmap import DepthMap
-from gbinet.fusion import consistency_triton as kernels
 from gbinet.fusion import comparing
+from gbinet.fusion import consistency_triton as kernels
 from gbinet.fusion.fuse import FusedView, FusionConfig, fuse_views
 from gbinet.scene import Scene
 

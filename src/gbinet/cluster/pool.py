@@ -106,7 +106,7 @@ class Pool:
         """Hand out work, wait a moment, and see what came back."""
         self._hire()
         for hand in self._hands:
-            while hand.node and len(hand.sent) < _IN_FLIGHT and self._take(hand):
+            while hand.node and len(hand.sent) < _IN_FLIGHT and self._take(hand) and self._room(hand):
                 self._send(hand)
         self._check_stuck()
         if not self._calls:
@@ -154,6 +154,10 @@ class Pool:
     def _allowed(self, item: int, hand: _Hand) -> bool:
         return self._position[item] < self._limit and hand.node not in self._refused.get(item, ())
 
+    def _room(self, hand: _Hand) -> bool:
+        """An item at which a worker may have died goes alone: then it is known which one it was."""
+        return not hand.sent or self._strikes.keys().isdisjoint({*hand.sent, hand.group[0]})
+
     def _send(self, hand: _Hand) -> None:
         item = hand.group.popleft()
         following = list(hand.group)[:1]
@@ -180,22 +184,22 @@ class Pool:
             self._failed_starts += 1
             if self._failed_starts >= _STRIKES and not any(one.node for one in self._hands):
                 raise GBiNetError(f"no worker could be started on the cluster: {self._why}")
-        elif hand.sent:
-            item = hand.sent[0]  # what it was at
+        for item in hand.sent:
             self._strikes[item] = self._strikes.get(item, 0) + 1
             if self._strikes[item] >= _STRIKES:
                 raise GBiNetError(
                     f"{_STRIKES} workers died at the same view, most likely for lack of memory; use smaller "
                     f"images (--max-size) or fewer workers (--worker-cores): {self._why}"
                 )
+        if hand.sent:
             log.warning("a worker died; another one does its work: %s", self._why)
         self._give_back(hand)
 
     def _give_back(self, hand: _Hand) -> None:
         """What a worker had is for others."""
-        for items in (hand.group, hand.sent):
-            if items:
-                self._queue.appendleft(deque(items))
+        if hand.group:
+            self._queue.appendleft(hand.group)
+        self._queue.extendleft(deque([item]) for item in reversed(hand.sent))
         self._remove(hand)
 
     def _remove(self, hand: _Hand) -> None:

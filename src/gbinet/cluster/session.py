@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,6 +82,7 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if config.address == LOCAL:
         options |= {"num_cpus": _cores(), "include_dashboard": False}
+    _knock(config.address)
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -88,13 +90,28 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
     except (ConnectionError, RuntimeError, ValueError, AssertionError, OSError) as error:
         if config.address == LOCAL:
             raise GBiNetError(f"--cluster: Ray does not start on this machine: {error}") from error
-        raise InputError(
-            f"--cluster {config.address}: no Ray answers there ({str(error).splitlines()[0]}); start one "
-            "with `ray start --head`, or give --cluster alone to use this machine"
-        ) from error
+        raise _nobody(config.address, error) from error
     finally:
         if main:
             signal.signal(signal.SIGTERM, handler)  # Ray puts its own there
+
+
+def _knock(address: str) -> None:
+    """Where nobody listens, Ray itself would try again for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise _nobody(address, error) from error
+
+
+def _nobody(address: str, error: Exception) -> InputError:
+    return InputError(
+        f"--cluster {address}: no Ray answers there ({str(error).splitlines()[0]}); start one with "
+        "`ray start --head`, or give --cluster alone to use this machine"
+    )
 
 
 def _cores() -> int:
