@@ -36,7 +36,7 @@ from gbinet.cluster.session import Cluster, ClusterConfig
 from gbinet.cluster.worker import JobMaker
 from gbinet.depthmap import DepthMap
 from gbinet.formats.depth_files import write_depth_map
-from gbinet.fusion.candidates import CandidateMaker, Chooser
+from gbinet.fusion.candidates import CandidateMaker, PointChooser
 from gbinet.fusion.comparing import Comparer
 from gbinet.fusion.fuse import FusionConfig
 from gbinet.inference.predictor import DepthConfig, depth_order, estimate_depths
@@ -197,7 +197,7 @@ def view(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         )
     config = FusionConfig()
     compare, choose, travel, points, candidates = 0.0, 0.0, 0, 0, 0
-    chooser = Chooser(config)
+    chooser = PointChooser(config)
     with Comparer(scene, maps, config, "cpu") as comparer:
         maker = CandidateMaker(comparer)
         for index in comparer.order:

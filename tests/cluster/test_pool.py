@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 from fake_ray import Actor, FakeRay, RayError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gbinet.camera import Camera
+from gbinet.cluster.depth import together
 from gbinet.cluster.pool import Pool, in_groups
 from gbinet.cluster.session import Cluster, ClusterConfig
 from gbinet.cluster.worker import Answer
 from gbinet.errors import GBiNetError
+from gbinet.scene import Scene, View
 
 
 def pool_of(ray: FakeRay) -> Pool:
@@ -144,3 +150,18 @@ def test_another_version_on_a_machine_is_said() -> None:
     ray.version = "0.0.7"
     with pytest.raises(GBiNetError, match=r"a machine of the cluster has gbinet 0\.0\.7"):
         done(pool_of(ray), [[1]])
+
+
+@given(count=st.integers(1, 60), size=st.integers(1, 20), seed=st.integers(0, 9))
+def test_groups_hold_every_view_once(count: int, size: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    views = []
+    for number in range(count):
+        pose = torch.eye(4, dtype=torch.float64)
+        pose[:3, 3] = torch.randn(3, generator=generator)
+        views.append(View(str(number), Camera(torch.eye(3), pose, 8, 8), Path("photo")))
+    todo = torch.randperm(count, generator=generator).tolist()[: max(1, count - 2)]
+    groups = together(Scene("scene", "test", Path(), tuple(views)), todo, size)
+    assert sorted(view for group in groups for view in group) == sorted(todo)
+    assert all(0 < len(group) <= size for group in groups)
+    assert all([todo.index(view) for view in group] == sorted(map(todo.index, group)) for group in groups)

@@ -14,7 +14,7 @@ from test_consistency_triton import Noisy
 
 from gbinet.fusion import comparing
 from gbinet.fusion import consistency_triton as kernels
-from gbinet.fusion.candidates import CandidateMaker, Chooser
+from gbinet.fusion.candidates import CandidateMaker, PointChooser
 from gbinet.fusion.comparing import Comparer
 from gbinet.fusion.fuse import FusedView, FusionConfig, fuse_views
 from gbinet.fusion.sources import DepthSource
@@ -34,7 +34,7 @@ def in_two_steps(scene: Scene, depths: DepthSource, config: FusionConfig, device
                 found = maker.make(index, share[position + 1 : position + 2], pictures=index == 0)
                 made[index] = pickle.loads(pickle.dumps(found))
             order = comparer.order
-    chooser, chosen = Chooser(config), []
+    chooser, chosen = PointChooser(config), []
     for index in order:
         if made[index] is None:
             chooser.skip(index)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gbinet.cluster.pool import Pool, in_groups
+import torch
+
+from gbinet.cluster.pool import Pool
 from gbinet.cluster.session import Cluster
 from gbinet.cluster.worker import JobMaker, RefusedError, with_whole_paths
 from gbinet.errors import SceneError
@@ -25,8 +27,9 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.progress import Progress
 from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.nearest import boxes
 
-_GROUP = 32  # views, at most, that a worker takes at a time: what they share is encoded once
+_GROUP = 64  # views, at most, that a worker takes at a time: what they share is encoded once
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,8 @@ def _all(
     make = cluster.ray.put(JobMaker(DepthJob, (scene, model, config, finished)))
     computed: set[int] = set()
     with Pool(cluster, make, cluster.has_gpus(config.device)) as pool:
-        size = min(_GROUP, -(-len(todo) // max(1, pool.size())))
-        for done, (view, news, _) in enumerate(pool.results(in_groups(todo, size)), 1):
+        groups = together(scene, todo, min(_GROUP, -(-len(todo) // max(1, pool.size()))))
+        for done, (view, news, _) in enumerate(pool.results(groups), 1):
             _add(total, news.run)
             total.encoded += len(news.encoded)
             encoded.update(news.encoded)
@@ -135,6 +138,14 @@ def _all(
     total.encoded_again = total.encoded - len(encoded)
     total.failed = {names[i]: total.failed[names[i]] for i in order if names[i] in total.failed}
     return total
+
+
+def together(scene: Scene, todo: Sequence[int], size: int) -> list[list[int]]:
+    """Views in groups of so many at most whose cameras lie together, each in the order of `todo`."""
+    position = {view: number for number, view in enumerate(todo)}
+    centres = torch.stack([view.camera.centre for view in scene.views]).double()
+    groups = [box.tolist() for box in boxes(centres, torch.tensor(todo), size)]
+    return sorted((sorted(group, key=position.__getitem__) for group in groups), key=lambda g: position[g[0]])
 
 
 def _add(total: DepthRun, part: DepthRun) -> None:

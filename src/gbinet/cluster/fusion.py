@@ -12,7 +12,7 @@ from gbinet.cluster.session import Cluster
 from gbinet.cluster.worker import JobMaker, RefusedError, with_whole_paths
 from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError
-from gbinet.fusion.candidates import CandidateMaker, Candidates, Chooser
+from gbinet.fusion.candidates import CandidateMaker, Candidates, PointChooser
 from gbinet.fusion.comparing import Comparer
 from gbinet.fusion.fuse import FusedView, FusionConfig
 from gbinet.inference.device import pick_device
@@ -83,7 +83,7 @@ def views_on(
     pictures = {i for i in known if wants is not None and wants(i)}
     make = cluster.ray.put(JobMaker(FusionJob, (scene, folder, known, config, device, pictures)))
     order = visiting_order([view.best_sources(config.max_sources) for view in scene.views])
-    chooser = Chooser(config)
+    chooser = PointChooser(config)
     for index in order:
         if index not in known:
             chooser.skip(index)
@@ -96,5 +96,5 @@ def views_on(
                 yield partial(_chosen, chooser, made)
 
 
-def _chosen(chooser: Chooser, made: Candidates) -> FusedView:
+def _chosen(chooser: PointChooser, made: Candidates) -> FusedView:
     return chooser.choose(made)

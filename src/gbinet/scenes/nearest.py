@@ -14,7 +14,7 @@ def nearest(points: Tensor, count: int) -> tuple[Tensor, Tensor]:
     points [N, 3] -> [N, count] each; count < N. Exact: points are sorted into boxes, and a box is compared
     with others, the nearest first, until no point outside can be nearer.
     """
-    leaves = _leaves(points, torch.arange(len(points)))
+    leaves = boxes(points, torch.arange(len(points)), _LEAF)
     low = torch.stack([points[leaf].amin(0) for leaf in leaves])  # [L, 3]
     high = torch.stack([points[leaf].amax(0) for leaf in leaves])
     distances = points.new_empty(len(points), count)
@@ -37,12 +37,12 @@ def nearest(points: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return distances, indices
 
 
-def _leaves(points: Tensor, members: Tensor) -> list[Tensor]:
-    """Groups of points that lie together: split at the median of the longest side."""
-    if len(members) <= _LEAF:
+def boxes(points: Tensor, members: Tensor, most: int) -> list[Tensor]:
+    """Members (indices) in groups of so many at most that lie together, split at medians of long sides."""
+    if len(members) <= most:
         return [members]
     here = points[members]
     axis = int((here.amax(0) - here.amin(0)).argmax())
     order = members[here[:, axis].argsort(stable=True)]
     half = len(order) // 2
-    return [leaf for part in (order[:half], order[half:]) for leaf in _leaves(points, part.sort().values)]
+    return [box for part in (order[:half], order[half:]) for box in boxes(points, part.sort().values, most)]

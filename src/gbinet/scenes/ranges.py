@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -70,34 +71,44 @@ def ranges_from_points(cameras: Sequence[Camera], points: SparsePoints) -> list[
     """Depth range of each view from all points in its frustum, whoever sees them."""
     if points.view_index is None or points.track_start is None:
         some = points.xyz[:: max(1, len(points.xyz) // _MAX_POINTS)]
-        return [_with_room(_ends(depths), None) for depths in _depths_in_sight(cameras, some)]
+        in_sight = _Sight(cameras, some)
+        return [_with_room(_ends(in_sight.depths(index)), None) for index in range(len(cameras))]
     point, view = observations(points)
     sure = torch.bincount(point, minlength=len(points.xyz)) >= _SURE  # [P]
     order = view.argsort(stable=True)
     bounds = torch.searchsorted(view[order], torch.arange(len(cameras) + 1))  # [V + 1]
     shared = points.xyz[sure] if int(sure.sum()) >= _ENOUGH else points.xyz
     shared = shared[:: max(1, len(shared) // _MAX_POINTS)]
-    ranges = []
-    for index, (camera, in_sight) in enumerate(zip(cameras, _depths_in_sight(cameras, shared), strict=True)):
+    in_sight = _Sight(cameras, shared)
+
+    def range_of(index: int) -> DepthRange | None:
         own = point[order[bounds[index] : bounds[index + 1]]]
         if int(sure[own].sum()) >= _ENOUGH:
             own = own[sure[own]]
-        z_axis = camera.cam_from_world[2].double()
+        z_axis = cameras[index].cam_from_world[2].double()
         depths = points.xyz[own].double() @ z_axis[:3] + z_axis[3]
-        ranges.append(_with_room(_ends(in_sight), _ends(depths)))
-    return ranges
+        return _with_room(_ends(in_sight.depths(index)), _ends(depths))
+
+    with ThreadPoolExecutor(4, "ranges") as pool:
+        return list(pool.map(range_of, range(len(cameras))))
 
 
-def _depths_in_sight(cameras: Sequence[Camera], xyz: Tensor) -> Iterator[Tensor]:
-    """For each camera, the depths of the points in its image. One product a camera: there may be many."""
-    batch, sizes = camera_batch(cameras)
-    projections = batch.K @ batch.cam_from_world[:, :3]  # [V, 3, 4]
-    whole = torch.cat(
-        [xyz.double(), torch.ones(len(xyz), 1, dtype=torch.float64)], 1
-    ).T.contiguous()  # [4, P]
-    for projection, (width, height) in zip(projections, sizes.tolist(), strict=True):
-        x, y, depth = projection @ whole  # [P] each; x and y times depth
-        yield depth[(depth > 0) & (x >= 0) & (y >= 0) & (x <= width * depth) & (y <= height * depth)]
+class _Sight:
+    """Which points lie in the images of cameras. One product a camera: there may be many."""
+
+    def __init__(self, cameras: Sequence[Camera], xyz: Tensor) -> None:
+        batch, sizes = camera_batch(cameras)
+        self._sizes: list[list[float]] = sizes.tolist()
+        self._projections = batch.K @ batch.cam_from_world[:, :3]  # [V, 3, 4]
+        self._points = torch.cat([xyz.double().T, torch.ones(1, len(xyz), dtype=torch.float64)])  # [4, P]
+
+    def depths(self, index: int) -> Tensor:
+        """Those of the points in a camera's image."""
+        width, height = self._sizes[index]
+        x, y, depth = self._projections[index] @ self._points  # [P] each; x and y times depth
+        inside = (depth > 0) & (x >= 0) & (y >= 0) & (x <= width * depth) & (y <= height * depth)
+        found: Tensor = depth[inside]
+        return found
 
 
 @dataclass(frozen=True)
@@ -110,19 +121,19 @@ class _Ends:
 
 
 def _ends(depths: Tensor) -> _Ends | None:
-    usable = _usable(depths)
-    last = len(usable) - 1
+    good = _usable(depths)
+    last = len(good) - 1
     if last < 0:
         return None
     first = math.floor(_OUTSIDE * last)
     beyond = last - math.ceil((1 - _OUTSIDE) * last)
     # Of all depths in order, only the ends are looked at: the rest need not be sorted.
     nearest = min(last + 1, math.ceil(max(_OUTSIDE, _MOST_LONELY) * last) + 3)
-    ordered: list[float] = usable.topk(nearest, largest=False).values.tolist()
+    ordered: list[float] = good.topk(nearest, largest=False).values.tolist()
     # A wrong point right before the camera costs most: it takes nearly all bins.
     while first < _MOST_LONELY * last and ordered[first] < _LONELY * ordered[min(first + 2, last)]:
         first += 1
-    return _Ends(ordered[first], float(usable.topk(beyond + 1).values[-1]), last + 1)
+    return _Ends(ordered[first], float(good.topk(beyond + 1).values[-1]), last + 1)
 
 
 def _with_room(sight: _Ends | None, own: _Ends | None) -> DepthRange | None:
