@@ -1,8 +1,8 @@
 """Fusion cut in two, so that many machines can share it.
 
 What a view could add to the cloud depends on its neighbours' maps alone: `Candidates`, computed anywhere and
-in any order. Which of these points earlier views have added already, `PointChooser` decides, view after view in
-the order of the walk. Together they give what `begin_views` gives, bit by bit.
+in any order. Which of them earlier views have added already, `PointChooser` decides, view after view in the
+order of the walk. Together they give what `begin_views` gives, bit by bit.
 """
 
 from __future__ import annotations
