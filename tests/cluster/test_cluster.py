@@ -200,6 +200,30 @@ def test_a_broken_photo_costs_its_view_as_in_one_process(
 
 
 @pytest.mark.slow
+def test_verbs_on_a_cluster_that_is_running(ball_scene: SceneMaker, model: GBiNet, tmp_path: Path) -> None:
+    """`gbinet depth` and `gbinet fuse --tiles` from a process of their own, by address."""
+    from ray.cluster_utils import Cluster
+
+    scene = write_scene(ball_scene(views=8), tmp_path / "scene", "mvsnet")
+    weights = model.save(tmp_path / "random.safetensors")
+    network = ["--weights", str(weights), "--max-size", "64", "--views", "3"]
+    loose = ["--min-confidence", "0", "--min-views", "1", "--max-reprojection", "50", "--tiles", "2"]
+    loose += ["--max-relative-depth", "0.9"]
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    try:
+        for name, more in (("one", []), ("two", ["--cluster", cluster.address, "--worker-cores", "1"])):
+            out = str(tmp_path / name)
+            for words in (["depth", str(scene), *network], ["fuse", out, *loose]):
+                command = [sys.executable, "-m", "gbinet.cli.main", *words, "-o", out, *more]
+                subprocess.run(command, check=True)
+    finally:
+        cluster.shutdown()
+    found = contents(tmp_path / "two")
+    assert found == contents(tmp_path / "one")
+    assert sum(name.startswith("tiles/tile_") for name in found) > 1
+
+
+@pytest.mark.slow
 def test_a_driver_that_is_killed_and_started_again(
     ball_scene: SceneMaker, model: GBiNet, tmp_path: Path
 ) -> None:

@@ -90,7 +90,11 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
     except (ConnectionError, RuntimeError, ValueError, AssertionError, OSError) as error:
         if config.address == LOCAL:
             raise GBiNetError(f"--cluster: Ray does not start on this machine: {error}") from error
-        raise _nobody(config.address, error) from error
+        raise InputError(
+            f"--cluster {config.address}: Ray cannot connect there ({str(error).splitlines()[0]}). All machines "
+            "need the same version of Ray; if the cluster asks for a token, set it as Ray's page on token "
+            "authentication says"
+        ) from error
     finally:
         if main:
             signal.signal(signal.SIGTERM, handler)  # Ray puts its own there
@@ -104,14 +108,10 @@ def _knock(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
-        raise _nobody(address, error) from error
-
-
-def _nobody(address: str, error: Exception) -> InputError:
-    return InputError(
-        f"--cluster {address}: no Ray answers there ({str(error).splitlines()[0]}); start one with "
-        "`ray start --head`, or give --cluster alone to use this machine"
-    )
+        raise InputError(
+            f"--cluster {address}: no Ray answers there ({error}); start one with `ray start --head`, or give "
+            "--cluster alone to use this machine"
+        ) from error
 
 
 def _cores() -> int:
