@@ -91,9 +91,9 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
         if config.address == LOCAL:
             raise GBiNetError(f"--cluster: Ray does not start on this machine: {error}") from error
         raise InputError(
-            f"--cluster {config.address}: Ray cannot connect there ({str(error).splitlines()[0]}). All machines "
-            "need the same version of Ray; if the cluster asks for a token, set it as Ray's page on token "
-            "authentication says"
+            f"--cluster {config.address}: Ray cannot connect there ({str(error).splitlines()[0]}). All "
+            "machines need the same version of Ray; if the cluster asks for a token, set it as Ray's page "
+            "on token authentication says"
         ) from error
     finally:
         if main:
@@ -109,8 +109,8 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
         raise InputError(
-            f"--cluster {address}: no Ray answers there ({error}); start one with `ray start --head`, or give "
-            "--cluster alone to use this machine"
+            f"--cluster {address}: no Ray answers there ({error}); start one with `ray start --head`, or "
+            "give --cluster alone to use this machine"
         ) from error
 
 
