@@ -19,8 +19,9 @@ from PIL import Image
 
 from gbinet.errors import GBiNetError
 from gbinet.formats.made_by import maker_of
+from gbinet.inference.depth_run import DepthRun
 from gbinet.inference.finished import _settings
-from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
+from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.calibration import Calibration
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet

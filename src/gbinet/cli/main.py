@@ -105,9 +105,11 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
     import tyro
 
     from gbinet.cli.allocator import keep_freed_memory
+    from gbinet.cli.cluster_options import spelled_out
     from gbinet.errors import GBiNetError
 
     keep_freed_memory()
+    arguments = spelled_out(arguments)
 
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s: %(message)s"
