@@ -249,7 +249,7 @@ def paint(
         if look is not None:
             coat.add(surface, look, gains[number])
         if progress:
-            progress(len(views) + number + 1, 2 * len(views), "painting")
+            progress(len(views) + number + 1, 2 * len(views), "painting photos")
     if not bool((coat.weight > 0).any()):
         raise GBiNetError("no photo sees the mesh, so it has no texture")
     colours = coat.total.div_(coat.weight.clamp_min(1e-12)[:, None])

@@ -176,6 +176,8 @@ def _run(
     )
     shown = ShownViews(found, recent)
     shown.mesher = _mesher(shown, settings, located)
+    if shown.mesher is not None:
+        shown.mesher.progress = step_of(progress, "mesh")
     fusing = time.perf_counter()
     result = fuse(
         found,
