@@ -5,8 +5,8 @@ map says the same depth, away from depth edges: what stands in front of a surfac
 weight is the number of the photo's pixels that the place fills, so that near and frontal views win; a high
 power of it lets the best view decide and others fade in where they take over.
 
-One view is held at a time and touches only the triangles that it shows, in pieces. A photo that is finer than the
-picture is made smaller first. So memory grows with the picture alone, not with the photos or their number.
+One view is held at a time and touches only the triangles that it shows, in pieces. A photo that is finer than
+the picture is made smaller first. So memory grows with the picture alone, not with the photos or their number.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ class Surface:
     def places(self) -> Tensor:
         """Where the texels lie on the surface, [P, 3]."""
         return torch.cat(
-            [self._places(*piece) for piece in zip(*(t.split(_PIECE) for t in self.texels), strict=True)]
+            [
+                self._places(*piece)
+                for piece in zip(*(torch.split(t, _PIECE) for t in self.texels), strict=True)
+            ]
         )
 
     def _places(self, texels: Tensor, faces: Tensor) -> Tensor:
@@ -124,7 +127,7 @@ class Surface:
         first, counts = self._starts[faces], self._starts[faces + 1] - self._starts[faces]
         before = counts.cumsum(0) - counts
         every = torch.arange(int(counts.sum())) + torch.repeat_interleave(first - before, counts)
-        yield from every.split(_PIECE)
+        yield from torch.split(every, _PIECE)
 
 
 def look_of(

@@ -12,7 +12,7 @@ from gbinet.formats.optional import optional
 
 _PADDING = 2  # texels between charts: neighbours do not bleed into each other
 _PART = 1000  # triangles that xatlas gets at once, at most: its time grows faster than their number
-_PACKED = 1024  # texels a side of the picture in which charts are arranged, at most: time grows with these too
+_PACKED = 1024  # texels a side while charts are arranged, at most: that takes longer with more of them
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,7 @@ def unwrap(vertices: NDArray[np.float64], faces: NDArray[np.int64], size: int) -
     xatlas = optional("xatlas", "a textured mesh", "mesh")
     origin = vertices.mean(axis=0)
     atlas = xatlas.Atlas()
-    parts = [
-        np.unique(faces[part], return_inverse=True) for part in _parts(vertices[faces].mean(1) - origin)
-    ]
+    parts = [np.unique(faces[part], return_inverse=True) for part in _parts(vertices[faces].mean(1) - origin)]
     for own, corners in parts:
         atlas.add_mesh((vertices[own] - origin).astype(np.float32), corners.reshape(-1, 3).astype(np.uint32))
     charts = xatlas.ChartOptions()
