@@ -6,7 +6,7 @@ weight is the number of the photo's pixels that the place fills, so that near an
 power of it lets the best view decide and others fade in where they take over.
 
 One view is held at a time and touches only the triangles that it shows, in pieces. A photo that is finer than
-the picture is made smaller first. So memory grows with the picture alone, not with the photos or their number.
+the picture is made smaller first. So memory grows with the picture, not with the photos or their number.
 """
 
 from __future__ import annotations
@@ -90,12 +90,8 @@ class Surface:
     @cached_property
     def places(self) -> Tensor:
         """Where the texels lie on the surface, [P, 3]."""
-        return torch.cat(
-            [
-                self._places(*piece)
-                for piece in zip(*(torch.split(t, _PIECE) for t in self.texels), strict=True)
-            ]
-        )
+        pieces = zip(*(torch.split(t, _PIECE) for t in self.texels), strict=True)
+        return torch.cat([self._places(texels, faces) for texels, faces in pieces])
 
     def _places(self, texels: Tensor, faces: Tensor) -> Tensor:
         size = self.mesh.size
