@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ball_scene import SceneMaker, true_depth
-from browser import CHROMIUM, photograph
+from browser import AXE, CHROMIUM, hindrances, photograph
 
 from gbinet.depthmap import DepthMap
 from gbinet.pointcloud import PointCloud
@@ -63,3 +63,14 @@ def test_the_report_shows_the_cloud(ball_scene: SceneMaker, tmp_path: Path) -> N
     path = write_report(tmp_path / "report.html", page)
     picture, console = photograph(path.as_uri(), tmp_path, 5)
     assert red(picture) > 0.01 and complaints(console) == []
+
+
+@pytest.mark.skipif(AXE is None, reason="no axe-core here: pip install axe-playwright-python")
+def test_the_report_can_be_used_without_sight_or_mouse(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = ball_scene(views=4)
+    page = Report("ball", "a test", [("points", "many")], ("look here",), coloured_cloud(scene), scene)
+    path = write_report(tmp_path / "report.html", page)
+    assert hindrances(path, tmp_path) == []
+    broken = tmp_path / "broken.html"
+    broken.write_text(path.read_text().replace("</h1>", '</h1><img src="data:,">'))
+    assert [one.split(":")[0] for one in hindrances(broken, tmp_path)] == ["image-alt"]
