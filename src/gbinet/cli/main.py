@@ -106,6 +106,7 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
 
     from gbinet.cli.allocator import keep_freed_memory
     from gbinet.cli.cluster_options import spelled_out
+    from gbinet.cli.optional_values import REGISTRY
     from gbinet.errors import GBiNetError
 
     keep_freed_memory()
@@ -119,7 +120,7 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
         module = importlib.import_module(f"gbinet.cli.{verb}")
         run = module.command(arguments) if hasattr(module, "command") else module.run
         parse = tyro.extras.subcommand_cli_from_dict if isinstance(run, dict) else tyro.cli
-        parse(run, args=arguments, prog=f"gbinet {verb}", description=VERBS[verb])
+        parse(run, args=arguments, prog=f"gbinet {verb}", description=VERBS[verb], registry=REGISTRY)
     except GBiNetError as error:
         if debug:
             raise

@@ -181,6 +181,8 @@ def _run(
     )  # fmt: skip
     shown = ShownViews(found, recent)
     shown.mesher = _mesher(shown, settings, located)
+    if shown.mesher is not None:
+        shown.mesher.progress = step_of(progress, "mesh")
     fusing = time.perf_counter()
     result = compute_cloud(
         cluster, found, shown.depths, files, out / "cloud.ply", settings.fusion, device=settings.depth.device,
@@ -196,6 +198,7 @@ def _run(
     record = record_of(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
     record["poses"] = None if posed is None else posed.to_dict()
     record["georeference"] = None if located is None else located.to_dict()
+    record["files"] = [path.relative_to(out).as_posix() for path in extras]
     page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed)
     page = with_place(page, located)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))

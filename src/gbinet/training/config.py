@@ -78,7 +78,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         if self.height % 64 or self.width % 64 or min(self.height, self.width) < 64:
-            raise InputError(f"--height and --width must be multiples of 64, got {self.height}x{self.width}")
+            raise InputError(f"--size must be multiples of 64, got {self.width}x{self.height}")
         if self.views < 2:
             raise InputError(f"--views must be 2 or more: a reference and a source, got {self.views}")
         positive = {"batch_size": self.batch_size, "log_every": self.log_every}
