@@ -37,7 +37,7 @@ def variants() -> Iterator[tuple[str, FusionConfig]]:
     yield "default", base
     for value in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8):
         yield f"min_confidence {value}", replace(base, min_confidence=value)
-    for value in (0.0, 0.3, 0.4, 0.5, 0.6):
+    for value in (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9):
         for burnt_out in (True, False):
             name = f"blank_confidence {value}{', burnt-out pixels kept' if burnt_out else ''}"
             yield name, replace(base, blank_confidence=value, keep_burnt_out=burnt_out)

@@ -76,23 +76,19 @@ def run(
             config, images=images, masks=masks, camera=camera, frames=frames, place=place.config()
         )
         ready = prepare(scene, out, reading, bars)
-        found = ready.scene
-        shown = partial(bars, "depth")
-        result = compute_depths(
-            cluster, found, model, out / "depth", config, overwrite=overwrite, progress=shown
-        )
+        found, shown = ready.scene, partial(bars, "depth")
+        maps = out / "depth"
+        result = compute_depths(cluster, found, model, maps, config, overwrite=overwrite, progress=shown)
         if stages_report:
             from gbinet.pipeline.stages_report import write_stages_report
 
-            write_stages_report(
-                found, model, out / "depth", out / "stages", config, progress=partial(bars, "stages")
-            )
-    if ready.posed is not None:
-        say(ready.posed.summary())
-    if ready.place is not None:
-        say(ready.place.summary())
+            stages_shown = partial(bars, "stages")
+            write_stages_report(found, model, maps, out / "stages", config, progress=stages_shown)
+    for summary in (ready.posed, ready.place):
+        if summary is not None:
+            say(summary.summary())
     say_notes([*ready.notes, *found.warnings, *result.warnings, *failures(result)])
     done, kept = len(result.computed) + len(result.kept), f"{len(result.kept)} were there already"
-    say(f"{done} depth maps ({kept}) in {duration(result.seconds)}: {out / 'depth'}")
+    say(f"{done} depth maps ({kept}) in {duration(result.seconds)}: {maps}")
     if stages_report:
         say(f"every stage of some views, and the fused cloud: {out / 'stages'}")

@@ -62,18 +62,9 @@ def run(
     from gbinet.scenes.load import load_scene
 
     check_positive("--depth-scale", depth_scale)
-    if mesh.mesh_voxel is not None:
-        check_positive("--mesh-voxel", mesh.mesh_voxel)
-    check_positive("--mesh-faces", mesh.mesh_faces)
     config = fusion.applied(FusionConfig(max_sources=max_sources))
     as_folder = out.is_dir() or not _has_ending(out)
-    if tiles is not None:
-        _check_tiles(tiles, as_folder, out, mesh)
-    if as_folder:
-        out = out / "cloud.ply"
-    check_cloud_name(out)
-    if mesh.mesh == "poisson" and out.suffix.lower() != ".ply":
-        raise InputError(f"--mesh poisson needs normals, which '{out.suffix}' has no place for; write a .ply")
+    out = _cloud_file(out, as_folder, tiles, mesh)
     found = load_scene(scene, images=images, masks=masks, max_sources=max_sources)
     maps = DepthFolder.of(found, depth, depth_scale)
     if not maps.known():
@@ -104,6 +95,21 @@ def run(
         for path in mesher.write(out, out.with_name(f"{out.stem}_mesh.ply")):
             say(f"also: {path}")
     say(f"{result.points:,} points from {result.views} of {len(found.views)} views: {out}")
+
+
+def _cloud_file(out: Path, as_folder: bool, tiles: float | None, mesh: MeshOptions) -> Path:
+    """The cloud's file, if what was asked for can be written there."""
+    if mesh.mesh_voxel is not None:
+        check_positive("--mesh-voxel", mesh.mesh_voxel)
+    check_positive("--mesh-faces", mesh.mesh_faces)
+    if tiles is not None:
+        _check_tiles(tiles, as_folder, out, mesh)
+    if as_folder:
+        out = out / "cloud.ply"
+    check_cloud_name(out)
+    if mesh.mesh == "poisson" and out.suffix.lower() != ".ply":
+        raise InputError(f"--mesh poisson needs normals, which '{out.suffix}' has no place for; write a .ply")
+    return out
 
 
 def _check_tiles(edge: float, as_folder: bool, out: Path, mesh: MeshOptions) -> None:

@@ -173,9 +173,7 @@ def _agree(
     seen = seen & (hit > 0)
     there = tl.where(seen, _sample(maps, x, y, source_height, source_width, seen), 0.0)
     back_x, back_y, back = _carry(x, y, there, row + 12)
-    away_x = back_x - u
-    away_y = back_y - v
-    distance = tl.sqrt_rn(away_x * away_x + away_y * away_y)
+    distance = tl.sqrt_rn((back_x - u) * (back_x - u) + (back_y - v) * (back_y - v))
     seen = seen & (back > 0) & (distance < float("inf"))
     relative = tl.div_rn(tl.abs(back - own[:, None]), tl.maximum(own, 1e-12)[:, None])
     ratio = tl.maximum(tl.div_rn(distance, max_distance), tl.div_rn(relative, max_relative))
