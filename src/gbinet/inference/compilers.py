@@ -29,11 +29,14 @@ _START = (
 
 
 class Request(NamedTuple):
-    """A kernel to compile: its function, and how it is specialised, in Triton's own words (JSON)."""
+    """A kernel to compile."""
 
     module: str
-    name: str
-    specialization: str
+    name: str  # of the function
+    specialization: str  # in Triton's own words (JSON)
+    backend: str  # of the GPU, with the next two: what Triton calls a target
+    arch: int | str
+    warp_size: int
 
 
 def compile_here(request: Request) -> None:
@@ -93,6 +96,8 @@ class Compilers:
             for pipe in (self._process.stdin, self._process.stdout):
                 with suppress(OSError):
                     pipe.close()  # type: ignore[union-attr]  # both are pipes
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # at once, also while it starts
             self._process.wait()
         self._scratch.cleanup()
 
@@ -168,7 +173,7 @@ def _forked(request: Request, gpu: _NamedGPU) -> tuple[int, int]:
         return ours, child
     status = 1
     try:
-        gpu.target = GPUTarget(**json.loads(request.specialization)["target"])
+        gpu.target = GPUTarget(request.backend, request.arch, request.warp_size)
         compile_here(request)
         status = 0
     finally:

@@ -114,6 +114,7 @@ def compiling_only(cache: Path, tell: Tell | None = None) -> Iterator[None]:
 def noting_launches(note: Callable[[Request], None]) -> Iterator[None]:
     """Kernels that this thread launches inside are handed to `note`, each once, and not launched."""
     from triton import knobs
+    from triton.runtime import driver
     from triton.runtime.jit import JITFunction, MockTensor
 
     def stand_in(value: Any) -> Any:
@@ -122,6 +123,7 @@ def noting_launches(note: Callable[[Request], None]) -> Iterator[None]:
         return MockTensor(value.dtype) if isinstance(value, Tensor) else value
 
     here, noted = threading.get_ident(), set[Request]()
+    target = driver.active.get_current_target()
     _ONE_AT_A_TIME.acquire()
     launch, earlier_hook = JITFunction.run, knobs.runtime.jit_cache_hook
 
@@ -135,8 +137,9 @@ def noting_launches(note: Callable[[Request], None]) -> Iterator[None]:
         """Triton asks whether somebody else compiles: yes."""
         if threading.get_ident() != here:
             return earlier_hook(**facts) if earlier_hook else None
-        function, compiled = facts["fn"], facts["compile"]
-        request = Request(function.module, function.name, compiled["specialization_data"])
+        function, specialization = facts["fn"], facts["compile"]["specialization_data"]
+        gpu = (target.backend, target.arch, target.warp_size)
+        request = Request(function.module, function.name, specialization, *gpu)
         if request not in noted:
             noted.add(request)
             note(request)
