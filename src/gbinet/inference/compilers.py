@@ -44,6 +44,14 @@ def compile_here(request: Request) -> None:
     getattr(import_module(request.module), request.name).preload(request.specialization)
 
 
+def hash_triton() -> None:
+    """Let Triton compute what its cache's keys begin with, once: a hash of itself, 400 MB of it."""
+    with suppress(ImportError):  # a version that has it elsewhere: it does so when it needs it
+        from triton.runtime.cache import triton_key
+
+        triton_key()
+
+
 class Compilers:
     """The process, while a `with` block lasts. What it has not done by then is given up."""
 
@@ -132,8 +140,9 @@ def serve(most: int) -> None:
     """Compile what is asked for on standard input, `most` at a time."""
     from triton.runtime import driver
 
-    import_module("gbinet.fusion.consistency_triton")  # and torch with it: no child has to import them
+    import_module("gbinet.fusion.consistency_triton")  # and torch with it. What is done here, children have
     import_module("gbinet.ops.cost_volume_triton")
+    hash_triton()
     gpu = _NamedGPU()
     driver.set_active(gpu)
     waiting: list[tuple[int, Request]] = []
