@@ -77,8 +77,8 @@ def cloud_data(
     """
     centre, radius = centre_and_radius(cloud)
     reach = 3 * radius  # far outliers are left out: they would take the precision from the rest
-    local = (cloud.xyz.double() - centre) / reach
-    near = (local.abs() <= 1).all(-1)
+    local = cloud.xyz.to(torch.float64, copy=True).sub_(centre).div_(reach)
+    near = ((local >= -1) & (local <= 1)).all(-1)
     packed = pack(cloud[near], local[near], max_bytes)
     front, up = front_and_up(scene, centre)
     pose = orbit(torch.zeros(3, dtype=torch.float64), 1.0, front, up, 0, 0)
