@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_CHILD_BYTES = 600 << 20  # of memory that a compiler may take
+_CHILD_BYTES = 256 << 20  # of memory that a compiler may take with its assembler, beyond what all share
 _PIPE_BYTES = 1 << 20  # room for all requests, so that nobody waits while the process starts
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -113,11 +113,11 @@ class Compilers:
 def _most_at_a_time() -> int:
     """As many compilers as cores, but no more than memory has room for."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return 1
-    return max(1, min(cores, free // _CHILD_BYTES))
+    with suppress(OSError, ValueError, StopIteration):  # a system that does not say it
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))  # kiB
+        return max(1, min(cores, int(available) * 1024 // _CHILD_BYTES))
+    return cores
 
 
 # ---- inside the process -----------------------------------------------------------------------------------
