@@ -83,7 +83,7 @@ print(here, sorted(compiled[here:]))
 """
 
 
-@pytest.mark.parametrize("processes", [True, False])
+@pytest.mark.parametrize("processes", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_kernels_are_compiled_ahead_and_found_by_those_who_launch_them(
     tmp_path: Path, processes: bool
 ) -> None:
@@ -94,6 +94,27 @@ def test_kernels_are_compiled_ahead_and_found_by_those_who_launch_them(
     assert answer(script) == (f"0 {in_the_cache}" if processes else "3 []")  # there, they are in memory
 
 
+@pytest.mark.slow
+def test_who_is_told_how_far_it_is_may_give_up(tmp_path: Path) -> None:
+    script = """
+from pathlib import Path
+from gbinet.fusion.fuse import FusionConfig
+from gbinet.fusion.judging import rehearse
+from gbinet.inference.compiling import compiling_only
+
+def tell(done, total):
+    raise InterruptedError("enough")
+
+try:
+    with compiling_only(Path(CACHE), tell):
+        rehearse(FusionConfig(), torch.device("cpu"))
+except InterruptedError as error:
+    print(error, len(list(Path(CACHE).glob("*/*.cubin"))) < 3)
+"""
+    assert answer(script.replace("CACHE", repr(str(tmp_path)))) == "enough True"
+
+
+@pytest.mark.slow
 def test_compilers_end_with_whoever_asked_for_them(tmp_path: Path) -> None:
     """Also when that one is killed and can say nothing."""
     script = """

@@ -50,12 +50,18 @@ def preparing_beside(source: Scene | str | Path, model: GBiNet, config: Reconstr
     if has_kernels(pick_device(config.depth.device)):
         threading.Thread(target=hash_triton, name="triton", daemon=True).start()  # half a second, needed soon
     kind = None if isinstance(source, Scene) else _first_photo(Path(source), config)
-    beside = ThreadPoolExecutor(1, "kernels")
+    beside, given_up = ThreadPoolExecutor(1, "kernels"), threading.Event()
+
+    def go_on(done: int, total: int) -> None:
+        if given_up.is_set():
+            raise InterruptedError("given up")
+
     if kind is not None:
-        beside.submit(_compile, [kind], model, config)
+        beside.submit(_compile, [kind], model, config, go_on)
     try:
         yield
     except BaseException:  # what went wrong is said now, not when all kernels are compiled
+        given_up.set()
         beside.shutdown(wait=False, cancel_futures=True)
         raise
     beside.shutdown()
