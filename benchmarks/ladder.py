@@ -21,7 +21,7 @@ import torch
 from _common import report
 from safetensors.torch import load_file
 
-from gbinet.model.config import GBiNetConfig
+from gbinet.model.config import PRESETS, GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig
@@ -47,7 +47,7 @@ WIDE = replace(CHOICE, regulariser_width=(16, 16, 8, 8))
 CONTEXT = replace(WIDE, context=True)
 REFINED = replace(CONTEXT, refiner=True, refiner_sides=True, readout="refined")
 LEARNED = replace(REFINED, confidence="learned")
-AGAIN = replace(LEARNED, choice_again=True)
+AGAIN = PRESETS["bundled"]
 
 RUNGS: dict[str, GBiNetConfig] = {
     "shipped": SHIPPED,

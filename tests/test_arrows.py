@@ -30,7 +30,7 @@ UPWARDS = {("pointcloud.py", "gbinet.formats.cloud_files")}
 # Who asks which kernels can be used outside ops: the renderer has kernels of its own. (`usable` is also a
 # tensor in training/optimise.py, and a truth value in formats/colmap.py.)
 USABLE_ELSEWHERE = {
-    "fusion/fuse.py",
+    "fusion/comparing.py",
     "inference/compiling.py",
     "render/rasterise.py",
     "render/shade.py",

@@ -257,6 +257,8 @@ def _camera_arrays(camera: Camera | None, photo: str | None) -> dict[str, Array]
 
 def read_depth_camera(path: str | Path) -> Camera | None:
     """The camera that an .npz holds, of the map's own size; None where it has none."""
+    if Path(path).suffix.lower() != ".npz":
+        return None
     K, pose = (_read_npz(Path(path), key) for key in ("K", "cam_from_world"))
     if K is None or pose is None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _READERS = {"cpu": 1, "cuda": 8}  # threads; a device that computes elsewhere leaves all cores to them
+OnUnreadable = Callable[[int, str], None]  # view, what is wrong with its files; may raise
 _AHEAD = 8  # views that are read before they are asked for, at most
+
+
+def _warn(view: int, problem: str) -> None:
+    log.warning(problem)
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,16 @@ class _Read:
 class Loader:
     """Views in the order of a walk; the last `config.cached_maps` are held."""
 
-    def __init__(self, scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        depths: DepthSource,
+        config: FusionConfig,
+        device: torch.device,
+        on_unreadable: OnUnreadable | None = None,
+    ) -> None:
         self.scene, self.depths, self.config, self.device = scene, depths, config, device
+        self._on_unreadable = on_unreadable or _warn
         self._held: OrderedDict[int, Loaded | None] = OrderedDict()
         self._coming: dict[int, Future[_Read | None]] = {}
         self._readers = ThreadPoolExecutor(_READERS.get(device.type, 1), "fusion-read")
@@ -96,10 +109,17 @@ class Loader:
             if view.mask_path is not None:
                 mask = torch.from_numpy(read_mask(view.mask_path, (width, height)))
         except FormatError as error:
-            log.warning("%s; the view is left out", error)
+            self._on_unreadable(index, f"{error}; the view is left out")
             return None
         photo = self.depths.photo(index) if isinstance(self.depths, RecentMaps) else None
-        return _Read(found, mask, _photo(view, height, width) if photo is None else photo)
+        return _Read(found, mask, self._photo(index, height, width) if photo is None else photo)
+
+    def _photo(self, index: int, height: int, width: int) -> Tensor | None:
+        try:
+            return _photo(self.scene.views[index], height, width)
+        except GBiNetError as error:
+            self._on_unreadable(index, f"{error}; its points are grey")
+            return None
 
     def _filtered(self, read: _Read) -> Loaded:
         found, config = read.depth_map, self.config
@@ -127,13 +147,9 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
-def _photo(view: View, height: int, width: int) -> Tensor | None:
+def _photo(view: View, height: int, width: int) -> Tensor:
     """The photo at the depth map's size, [H, W, 3] uint8."""
-    try:
-        pixels = read_image(view.image_path)
-    except GBiNetError as error:
-        log.warning("%s; its points are grey", error)
-        return None
+    pixels = read_image(view.image_path)
     if pixels.shape[:2] == (height, width):
         return torch.from_numpy(pixels)
     resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX)

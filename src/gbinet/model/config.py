@@ -238,6 +238,23 @@ PRESETS: dict[str, GBiNetConfig] = {
     "gbinet": GBiNetConfig(),
     "binet": GBiNetConfig(bins=2),
     "gbinet-6": GBiNetConfig(bins=6),
+    "bundled": GBiNetConfig(  # that of the weights in the package: see weights/README.md
+        bins=6,
+        first_bins=24,
+        first_spacing=1.8,
+        inverse_depth=True,
+        edge_cells=6,
+        smoothing=((1, 6), (1, 6), (2, 12), (5, 32)),
+        refiner=True,
+        refiner_sides=True,
+        stages=7,
+        regulariser_width=(16, 16, 8, 8),
+        context=True,
+        choice_widths=(64, 32, 16),
+        choice_again=True,
+        confidence="learned",
+        readout="refined",
+    ),
 }
 
 

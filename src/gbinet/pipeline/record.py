@@ -17,8 +17,8 @@ from gbinet import __version__
 from gbinet.fusion.fuse import FusedView, FusionResult
 from gbinet.fusion.mesh import Mesher
 from gbinet.fusion.sources import DepthSource
+from gbinet.inference.depth_run import DepthRun
 from gbinet.inference.device import peak_memory_mib
-from gbinet.inference.predictor import DepthRun
 from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
 from gbinet.scene import Scene
@@ -61,12 +61,16 @@ class ShownViews:
             "--depth-range NEAR FAR, or take more photos, closer together"
         ]
 
+    def wants(self, index: int) -> bool:
+        """Whether depth map and photo of a view are needed, beside its points."""
+        return self.mesher is not None or index % shown_every(len(self.scene.views)) == 0
+
     def add(self, fused: FusedView) -> None:
         self.sample.add(fused.cloud)
         if self.mesher is not None:
             self.mesher.add(fused)
-        view, depth_map = self.scene.views[fused.index], fused.depth_map
-        pixels = depth_map.depth.numel()
+        view, depth_map, camera = self.scene.views[fused.index], fused.depth_map, fused.confirmed.camera
+        pixels = fused.confirmed.depth.numel()
         kept = int(fused.consistent.sum())
         self.shares[view.name] = {
             "known": fused.known / pixels,
@@ -76,11 +80,11 @@ class ShownViews:
         }
         photo = None if fused.photo is None else fused.photo.numpy()
         facts = (
-            f"{depth_map.camera.width} x {depth_map.camera.height} px · "
+            f"{camera.width} x {camera.height} px · "
             f"confident {fused.confident / pixels:.0%} · kept {kept / pixels:.0%} · "
             f"{len(fused.cloud):,} new points · {fused.asked} neighbours"
         )
-        if fused.index % shown_every(len(self.scene.views)) == 0:
+        if depth_map is not None and fused.index % shown_every(len(self.scene.views)) == 0:
             work = self._painters.submit(view_card, view.name, photo, depth_map, fused.consistent, facts)
             self._cards[fused.index] = work
             for earlier in list(self._cards.values())[-1 - _UNPAINTED : -_UNPAINTED]:

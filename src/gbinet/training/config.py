@@ -78,7 +78,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         if self.height % 64 or self.width % 64 or min(self.height, self.width) < 64:
-            raise InputError(f"--height and --width must be multiples of 64, got {self.height}x{self.width}")
+            raise InputError(f"--size must be multiples of 64, got {self.width}x{self.height}")
         if self.views < 2:
             raise InputError(f"--views must be 2 or more: a reference and a source, got {self.views}")
         positive = {"batch_size": self.batch_size, "log_every": self.log_every}
@@ -186,5 +186,7 @@ def preset(name: str, model: str = "gbinet", **changes: Any) -> TrainConfig:
     if name not in PRESETS:
         raise InputError(f"there is no training preset '{name}'; choose one of {', '.join(PRESETS)}")
     found = PRESETS[name]
-    network = replace(networks.preset(model), readout=found.network.readout)
+    network = networks.preset(model)
+    if network.readout == GBiNetConfig.readout:  # one that reads out in its own way keeps it
+        network = replace(network, readout=found.network.readout)
     return replace(found, **{"network": network, **changes})

@@ -1,0 +1,167 @@
+"""Every item is done once, whoever dies, refuses or loses it; in order where that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fake_ray import Actor, FakeRay, RayError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gbinet.camera import Camera
+from gbinet.cluster.depth import together
+from gbinet.cluster.pool import Pool, in_groups
+from gbinet.cluster.session import Cluster, ClusterConfig
+from gbinet.cluster.worker import Answer
+from gbinet.errors import GBiNetError
+from gbinet.scene import Scene, View
+
+
+def pool_of(ray: FakeRay) -> Pool:
+    return Pool(Cluster(ray, ClusterConfig(cores=1)), None, on_gpu=False)
+
+
+def done(pool: Pool, groups: list[list[int]], ahead: int | None = None) -> list[int]:
+    with pool:
+        found = list(pool.results(groups, ahead))
+    assert all(value == item * 10 and large == f"large {item}" for item, value, large in found)
+    return [item for item, _, _ in found]
+
+
+def fine(actor: Actor, item: int, lost: dict[int, str]) -> int:
+    return item * 10
+
+
+@given(
+    items=st.integers(0, 40),
+    size=st.integers(1, 9),
+    workers=st.integers(1, 5),
+    seed=st.integers(0, 99),
+    ahead=st.none() | st.integers(1, 20),
+)
+def test_each_item_once(items: int, size: int, workers: int, seed: int, ahead: int | None) -> None:
+    ray = FakeRay([f"node {i}" for i in range(workers)], fine, seed)
+    order = list(range(items))[::-1]
+    found = done(pool_of(ray), in_groups(order, size), ahead)
+    assert found == order if ahead is not None else sorted(found) == sorted(order)
+    assert ray.killed == ray.hired
+
+
+@given(deaths=st.sets(st.integers(0, 30), max_size=12), seed=st.integers(0, 99), ordered=st.booleans())
+def test_what_dead_workers_had_is_done_by_others(deaths: set[int], seed: int, ordered: bool) -> None:
+    left = set(deaths)
+
+    def dies(actor: Actor, item: int, lost: dict[int, str]) -> int:
+        if item in left:
+            left.remove(item)
+            raise RayError("killed")
+        return item * 10
+
+    ray = FakeRay(["a", "b", "a"], dies, seed)
+    order = list(range(25))
+    found = done(pool_of(ray), in_groups(order, 6), 12 if ordered else None)
+    assert found == order if ordered else sorted(found) == order
+
+
+def test_none_is_begun_far_ahead() -> None:
+    """Whoever waits for the first item must not pile up the others."""
+    begun: list[int] = []
+
+    def slow(actor: Actor, item: int, lost: dict[int, str]) -> int:
+        begun.append(item)
+        return item * 10
+
+    pool = pool_of(FakeRay(["a", "b", "c"], slow))
+    with pool:
+        for item, _, _ in pool.results(in_groups(list(range(60)), 4), ahead=10):
+            assert max(begun) <= item + 10
+
+
+def test_a_result_whose_machine_is_gone_is_made_again() -> None:
+    ray = FakeRay(["a", "b"], fine)
+    made: list[int] = []
+
+    def large(item: int) -> object:
+        made.append(item)
+        return RayError("lost") if item == 5 and made.count(5) == 1 else f"large {item}"
+
+    ray.large = large
+    assert done(pool_of(ray), [list(range(10))], ahead=6) == list(range(10))
+    assert made.count(5) == 2
+
+
+def test_work_of_a_slow_worker_is_shared() -> None:
+    """One group and two workers: both get some of it."""
+    ray = FakeRay(["a", "b"], fine)
+    assert sorted(done(pool_of(ray), [list(range(20))])) == list(range(20))
+    assert {node for node, _ in ray.log} == {"a", "b"}
+
+
+def test_an_item_at_which_workers_die_again_and_again_ends_the_run() -> None:
+    def dies(actor: Actor, item: int, lost: dict[int, str]) -> int:
+        if item == 3:
+            raise RayError("out of memory")
+        return item * 10
+
+    with pytest.raises(GBiNetError, match=r"workers died at the same view.*--max-size"):
+        done(pool_of(FakeRay(["a", "b"], dies)), [list(range(8))])
+
+
+def test_a_machine_with_a_full_disk_is_left_alone() -> None:
+    def full(actor: Actor, item: int, lost: dict[int, str]) -> object:
+        return Answer(problem="the disk is full") if actor.node == "a" else item * 10
+
+    ray = FakeRay(["a", "b", "a", "b"], full)
+    assert sorted(done(pool_of(ray), in_groups(list(range(30)), 5))) == list(range(30))
+    assert sum(node == "a" for node, _ in ray.log) <= 4  # two workers, two items each
+    with pytest.raises(GBiNetError, match="the disk is full"):
+        done(pool_of(FakeRay(["a", "a"], full)), [list(range(4))])
+
+
+def test_a_photo_that_one_machine_cannot_read_is_read_by_another() -> None:
+    def picky(actor: Actor, item: int, lost: dict[int, str]) -> object:
+        return (
+            Answer(problem="no photo", unreadable=item) if actor.node == "a" and item % 3 == 0 else item * 10
+        )
+
+    ray = FakeRay(["a", "b"], picky)
+    pool = pool_of(ray)
+    assert sorted(done(pool, in_groups(list(range(30)), 4))) == list(range(30))
+    assert pool.lost == {}
+
+
+def test_a_photo_that_nobody_can_read_is_left_out() -> None:
+    def broken(actor: Actor, item: int, lost: dict[int, str]) -> object:
+        near = {7, 8}  # views that use photo 8
+        if item in near and 8 not in lost:
+            return Answer(problem="8.jpg is broken", unreadable=8)
+        return item * 10
+
+    for ahead in (None, 5):
+        pool = pool_of(FakeRay(["a", "b"], broken))
+        assert sorted(done(pool, in_groups(list(range(12)), 4), ahead)) == list(range(12))
+        assert pool.lost == {8: "8.jpg is broken"}
+
+
+def test_another_version_on_a_machine_is_said() -> None:
+    ray = FakeRay(["a"], fine)
+    ray.version = "0.0.7"
+    with pytest.raises(GBiNetError, match=r"a machine of the cluster has gbinet 0\.0\.7"):
+        done(pool_of(ray), [[1]])
+
+
+@given(count=st.integers(1, 60), size=st.integers(1, 20), seed=st.integers(0, 9))
+def test_groups_hold_every_view_once(count: int, size: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    views = []
+    for number in range(count):
+        pose = torch.eye(4, dtype=torch.float64)
+        pose[:3, 3] = torch.randn(3, generator=generator)
+        views.append(View(str(number), Camera(torch.eye(3), pose, 8, 8), Path("photo")))
+    todo = torch.randperm(count, generator=generator).tolist()[: max(1, count - 2)]
+    groups = together(Scene("scene", "test", Path(), tuple(views)), todo, size)
+    assert sorted(view for group in groups for view in group) == sorted(todo)
+    assert all(0 < len(group) <= size for group in groups)
+    assert all([todo.index(view) for view in group] == sorted(map(todo.index, group)) for group in groups)
