@@ -179,6 +179,8 @@ class DepthWorker:
         todo = [i for i in order if i not in self.finished.kept]
         self.result.kept = [self.scene.views[i].name for i in order if i in self.finished.kept]
         done = len(order) - len(todo)
+        for i in todo:
+            self.cache.expect((i, *self.scene.views[i].best_sources(self.config.views - 1)))
         writes: list[Future[Path]] = []
         try:
             for position, index in enumerate(todo):

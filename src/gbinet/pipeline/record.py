@@ -42,7 +42,7 @@ class ShownViews:
         self.mesher: Mesher | None = None
         self.shares: dict[str, dict[str, float]] = {}  # view name -> known, confident, kept
         self._cards: dict[int, Future[ViewCard]] = {}
-        self._painters = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "pictures")
+        self._painters = ThreadPoolExecutor(min(_UNPAINTED, os.cpu_count() or 1), "pictures")
 
     def cards(self) -> list[ViewCard]:
         """The views that the report shows, in the scene's order; no view may follow."""
