@@ -95,3 +95,27 @@ def test_a_failure_keeps_what_was_there(tmp_path: Path) -> None:
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
     with pytest.raises(InputError, match="--tiles must be positive"):
         TileWriter(tmp_path, 0.0)
+
+
+def test_a_run_that_dies_among_its_tiles_leaves_none_unlisted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cloud,) = clouds([60], 1)
+    real, moved = Path.replace, []
+
+    def replace(path: Path, target: Path) -> Path:
+        if path.name.startswith("tile_"):
+            moved.append(path)
+            if len(moved) == 3:
+                raise KeyboardInterrupt
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(KeyboardInterrupt), TileWriter(tmp_path, 2.0) as writer:
+        writer.append(cloud)
+    monkeypatch.undo()
+    assert len(list(tmp_path.glob("tile_*.ply"))) == 2
+    with TileWriter(tmp_path, 50.0) as writer:
+        writer.append(cloud)
+    listed = {entry["file"] for entry in read_json(tmp_path / "index.json")["tiles"]}
+    assert listed == {path.name for path in tmp_path.glob("tile_*.ply")}

@@ -179,3 +179,12 @@ def test_a_header_that_means_nothing_is_refused(network: GBiNet, tmp_path: Path,
 
 def test_it_is_a_few_numbers_of_json() -> None:
     assert Calibration(**json.loads(json.dumps(MAP.to_dict()))).to_dict() == MAP.to_dict()
+
+
+def test_what_is_written_is_the_same_map_again() -> None:
+    close = Calibration([0.0, 0.5, 0.501, 1.0], [0.0, 0.1, 0.7, 1.0])
+    again = Calibration(**close.to_dict())
+    values = torch.linspace(0, 1, 1001)
+    assert torch.equal(again(values), close(values))
+    with pytest.raises(InputError):  # nearer than float32 can tell
+        Calibration([0.0, 0.5, 0.5 + 1e-12, 1.0], [0.0, 0.1, 0.7, 1.0])

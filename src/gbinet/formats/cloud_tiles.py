@@ -97,9 +97,13 @@ class TileWriter:
         for cell in tiles:
             self._helpers.submit(join_parts, self._parts / _name(cell), self._parts / f"{_name(cell)}.ply")
         self._helpers.finish()
-        for name in _listed(self.folder):  # of an earlier run
+        earlier = _listed(self.folder)
+        # First an index of all that may lie here from now on: a run that dies below leaves nothing unlisted.
+        coming = sorted({*earlier, *(f"{_name(cell)}.ply" for cell in tiles)})
+        unfinished = {"format": _FORMAT, "unfinished": True, "tiles": [{"file": name} for name in coming]}
+        write_json(self.folder / INDEX, unfinished)
+        for name in earlier:
             (self.folder / name).unlink(missing_ok=True)
-        (self.folder / INDEX).unlink(missing_ok=True)
         entries = []
         for cell in tiles:
             path = (self._parts / f"{_name(cell)}.ply").replace(self.folder / f"{_name(cell)}.ply")

@@ -136,6 +136,10 @@ def _warn(view: int, problem: str) -> None:
     log.warning(problem)
 
 
+class _UnreadableError(GBiNetError):
+    """A photo cannot be read."""
+
+
 class _NoRoomError(GBiNetError):
     """Memory is too small for the smallest tile: no fault of the view at hand."""
 
@@ -236,6 +240,8 @@ class DepthWorker:
             if len(features) == self.config.views:
                 break
             asked += 1
+            if asked > self.config.views:  # in place of a neighbour that cannot be read
+                self.cache.expect([candidate])
             found = self._features(candidate)
             if found is not None:
                 features.append(found)
@@ -277,16 +283,18 @@ class DepthWorker:
             return None
         try:
             return self.cache.get(index)
-        except (GBiNetError, OSError) as error:
-            if isinstance(error, _NoRoomError) or is_out_of_memory(error):
-                raise
+        except _UnreadableError as error:
             self._on_unreadable(index, f"{error}; the view is left out")
             self.broken[index] = str(error)
             return None
 
     def _encode(self, index: int) -> tiles.Features:
         self._read_ahead(index)
-        pixels = self.images.pop(index).result().to(self.device)  # [H, W, 3]
+        try:
+            read = self.images.pop(index).result()  # [H, W, 3]
+        except (GBiNetError, OSError) as error:  # of this photo; what fails in the network is not its fault
+            raise _UnreadableError(str(error)) from error
+        pixels = read.to(self.device)
         if self.keeper is not None:
             self.keeper.keep_photo(index, pixels)
         image = (pixels.permute(2, 0, 1) / 255).to(self.dtype)

@@ -28,7 +28,8 @@ class Calibration(nn.Module):
 
     def __init__(self, said: Sequence[float], right: Sequence[float]) -> None:
         super().__init__()
-        said, right = [float(value) for value in said], [float(value) for value in right]
+        # As float32, in which they are kept: what is written is read back as the same map.
+        said, right = (torch.tensor([float(v) for v in values]).tolist() for values in (said, right))
         if not 2 <= len(said) == len(right) <= MOST_KNOTS:
             raise InputError(
                 f"a calibration is 2 to {MOST_KNOTS} confidences and as many shares, "

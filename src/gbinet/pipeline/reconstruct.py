@@ -163,6 +163,8 @@ def _run(
     if settings.mesh is not None:
         check_libraries(settings.mesh)  # missing, they are named now, not after hours
     check_exports(settings.export)
+    if cluster is not None:
+        cluster.has_gpus(settings.depth.device)  # says now what is wrong with --device, not after hours
     network = model or GBiNet.from_pretrained()
     least = settings.fusion.confidence_for(maker(network).to_dict())
     settings = replace(settings, fusion=replace(settings.fusion, min_confidence=least))

@@ -138,5 +138,8 @@ def front_and_up(scene: Scene, centre: Tensor) -> tuple[Tensor, Tensor]:
     """Directions from the cloud to the cameras, and against the cameras' mean down."""
     cameras = [view.camera for view in scene.views]
     front = torch.stack([c.centre.double() for c in cameras]).mean(0) - centre
-    down = torch.stack([c.cam_from_world[1, :3].double() for c in cameras]).mean(0)
+    downs = torch.stack([c.cam_from_world[1, :3].double() for c in cameras])
+    down = downs.mean(0)
+    if down.norm() < 0.1:  # photos from above, to and fro: the first one's will do
+        down = downs[0]
     return front, -down
