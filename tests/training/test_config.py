@@ -133,6 +133,22 @@ def test_impossible_runs_are_refused(change: dict[str, object], said: str):
         preset("rendered", **change)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "."], "--data is only read with --preset dtu, dtu-crops or blendedmvs"),
+        (["--preset", "dtu"], "--data is missing"),
+        (["--preset", "dtu", "--data", "no-such-folder"], "no-such-folder: there is no such folder"),
+        (["--assets", "no-such-folder"], "no-such-folder: there is no such folder"),
+    ],
+)
+def test_folders_that_are_not_read_or_not_there_are_refused(words: list[str], said: str, tmp_path: Path):
+    words = [*words, "--out", str(tmp_path / "run")]
+    with pytest.raises(InputError, match=said):
+        tyro.cli(command(words), args=words)
+    assert not list(tmp_path.iterdir())
+
+
 def test_unknown_presets_and_fields_are_refused():
     with pytest.raises(InputError, match="no training preset"):
         preset("kitti")

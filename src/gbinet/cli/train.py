@@ -81,10 +81,15 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
 
 
 def _check_folders(config: TrainConfig) -> None:
-    """What is read must be there: said now, not by the reader of one of its scans."""
+    """What is given must be read, and what is read must be there: said now, not by a reader of scans."""
     for name, path in (("--data", config.data), ("--assets", config.assets)):
         if path is not None and not path.is_dir():
             raise InputError(f"{name} {path}: there is no such folder")
+    if config.source == "rendered" and config.data is not None:
+        raise InputError(
+            "--data is only read with --preset dtu, dtu-crops or blendedmvs; "
+            "rendered scenes need none (--assets for objects of yours)"
+        )
     if config.source != "rendered" and config.data is None:
         raise InputError(f"--data is missing: the folder of {config.source}'s training set")
 
