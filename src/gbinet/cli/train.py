@@ -107,7 +107,12 @@ def _run(start: Start, config: TrainConfig) -> None:
                 console.print(line(report), highlight=False, soft_wrap=True)
 
         result = train(config, out, resume=start.resume, report=show)
-    state = "finished" if result.finished else "stopped; --resume continues"
+    if not result.progress.step:
+        raise InputError(
+            "the command ended before its first step, so there is nothing to resume: give it more --minutes, "
+            "a smaller --size or --validation-scenes 0"
+        )
+    state = "finished" if result.finished else "stopped (--resume continues)"
     best = out / "best.safetensors"
     weights = best if best.exists() else out / "last.safetensors"
     console.print(f"{state} after {result.progress.step} steps. Weights: {weights}", highlight=False)
