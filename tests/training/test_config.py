@@ -72,6 +72,7 @@ def test_every_field_is_a_flag_that_is_explained(capsys: pytest.CaptureFixture[s
         explained = re.search(rf"--{name.replace('_', '-')}\b(.*?)\(default", shown, re.S)
         assert explained and len(re.findall(r"[a-z]{2,}", explained[1])) > 2, name
     assert "--height" not in shown and "--width" not in shown
+    assert ".py" not in shown.split("\n\n", 1)[1], "users do not have the source"  # usage names us
 
 
 def test_size_is_width_and_height() -> None:
@@ -131,6 +132,22 @@ def test_a_resumed_run_starts_from_its_own_options(tmp_path: Path):
 def test_impossible_runs_are_refused(change: dict[str, object], said: str):
     with pytest.raises(InputError, match=said):
         preset("rendered", **change)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "."], "--data is only read with --preset dtu, dtu-crops or blendedmvs"),
+        (["--preset", "dtu"], "--data is missing"),
+        (["--preset", "dtu", "--data", "no-such-folder"], "no-such-folder: there is no such folder"),
+        (["--assets", "no-such-folder"], "no-such-folder: there is no such folder"),
+    ],
+)
+def test_folders_that_are_not_read_or_not_there_are_refused(words: list[str], said: str, tmp_path: Path):
+    words = [*words, "--out", str(tmp_path / "run")]
+    with pytest.raises(InputError, match=said):
+        tyro.cli(command(words), args=words)
+    assert not list(tmp_path.iterdir())
 
 
 def test_unknown_presets_and_fields_are_refused():

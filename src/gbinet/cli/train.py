@@ -81,10 +81,15 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
 
 
 def _check_folders(config: TrainConfig) -> None:
-    """What is read must be there: said now, not by the reader of one of its scans."""
+    """What is given must be read, and what is read must be there: said now, not by a reader of scans."""
     for name, path in (("--data", config.data), ("--assets", config.assets)):
         if path is not None and not path.is_dir():
             raise InputError(f"{name} {path}: there is no such folder")
+    if config.source == "rendered" and config.data is not None:
+        raise InputError(
+            "--data is only read with --preset dtu, dtu-crops or blendedmvs; "
+            "rendered scenes need none (--assets for objects of yours)"
+        )
     if config.source != "rendered" and config.data is None:
         raise InputError(f"--data is missing: the folder of {config.source}'s training set")
 
@@ -102,7 +107,12 @@ def _run(start: Start, config: TrainConfig) -> None:
                 console.print(line(report), highlight=False, soft_wrap=True)
 
         result = train(config, out, resume=start.resume, report=show)
-    state = "finished" if result.finished else "stopped; --resume continues"
+    if not result.progress.step:
+        raise InputError(
+            "the command ended before its first step, so there is nothing to resume: give it more --minutes, "
+            "a smaller --size or --validation-scenes 0"
+        )
+    state = "finished" if result.finished else "stopped (--resume continues)"
     best = out / "best.safetensors"
     weights = best if best.exists() else out / "last.safetensors"
     console.print(f"{state} after {result.progress.step} steps. Weights: {weights}", highlight=False)

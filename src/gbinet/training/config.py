@@ -51,7 +51,7 @@ class TrainConfig:
 
     # ---- update
 
-    update: UpdateMode = "shared-encoder"  # refiner: it alone, all else stays; see training/updates.py
+    update: UpdateMode = "shared-encoder"  # when weights change (page: Train); refiner: it alone learns
     encode_twice: bool = True  # not with accumulate: a tenth slower (per-stage a quarter), far less memory
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of the network; geometry and loss stay float32
     cuda_graph: bool = True  # launch a whole step at once where that is possible; the numbers stay the same
@@ -72,8 +72,8 @@ class TrainConfig:
 
     log_every: int = 20  # steps between two lines of the log (each waits for the GPU once)
     checkpoint_minutes: float = 5.0  # between two checkpoints
-    validate_minutes: float = 5.0  # between two validations; 0 = only at the start and at the end
-    validation_scenes: int = 4  # samples of the validation set; 0 = no validation
+    validate_minutes: float = 5.0  # between two validations; 0 = at the end and, on a GPU, at the start
+    validation_scenes: int = 4  # samples of the validation set; 0 = no validation, no best.safetensors
     tensorboard: bool = True  # curves and pictures, where tensorboard is installed
 
     def __post_init__(self) -> None:
