@@ -35,7 +35,7 @@ def run(
     images: Path | None = None,
     masks: Path | None = None,
     mesh: MeshFlags = MeshOptions(),
-    tiles: Annotated[float | None, otherwise("one file", "METRES")] = None,
+    tiles: Annotated[float | None, otherwise("one file", "LENGTH")] = None,
     workers: ClusterFlags = ClusterOptions(),
     device: str = "auto",
 ) -> None:
