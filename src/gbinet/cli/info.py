@@ -153,6 +153,9 @@ def _depth_maps(scene: Scene) -> str:
     found = f"{len(maps.known())} of {len(scene.views)} views"
     if not maps.known():
         return "none"
+    if maps.passed_over:
+        ours = len(DepthFolder.of(scene, scene.root).known())
+        return f"{found} (true depth); {ours} by gbinet (--depth {shown(scene.root)})"
     if maps.folder is None:
         return found
     return f"{found} ({WORKSPACE})" if maps.folder == scene.root / WORKSPACE else f"{found}, by gbinet"
