@@ -84,6 +84,15 @@ def test_the_page_is_whole_escaped_and_asks_the_network_for_nothing(
     assert not re.search(r"https?://", text)
 
 
+def test_the_slider_of_views_starts_where_it_begins_to_matter(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = ball_scene(views=2)
+    cloud = cloud_of(scene)
+    assert cloud.num_views is not None
+    cloud = cloud[cloud.num_views >= 3]
+    text = write_report(tmp_path / "report.html", report_of(scene, cloud)).read_text()
+    assert 'id="min-views" type="range" min="3" max="5" step="1" value="3"' in text
+
+
 def unpack(packed: PackedCloud) -> dict[str, NDArray[Any]]:
     """What report.js sees: position [N, 3] uint16, colour [N, 3], views, confidence and size [N] uint8."""
     parts, at = [], 0

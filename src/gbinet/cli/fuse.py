@@ -35,7 +35,7 @@ def run(
     images: Path | None = None,
     masks: Path | None = None,
     mesh: MeshFlags = MeshOptions(),
-    tiles: Annotated[float | None, otherwise("one file", "METRES")] = None,
+    tiles: Annotated[float | None, otherwise("one file", "LENGTH")] = None,
     workers: ClusterFlags = ClusterOptions(),
     device: str = "auto",
 ) -> None:
@@ -71,6 +71,8 @@ def run(
         raise SceneError(
             f"{depth or scene}: no depth map is named like a view, e.g. {found.views[0].name}.npz"
         )
+    if maps.passed_over:
+        say(f"note: the true depth in {scene} is fused; for the depth maps of gbinet add --depth {scene}")
     mesher = (
         None
         if mesh.mesh is None

@@ -70,9 +70,18 @@ def read_confidence(path: str | Path) -> Array | None:
     return None
 
 
-def read_depth_map(path: str | Path, camera: Camera, scale: float = 1.0) -> DepthMap:
-    """Read depth and confidence; the camera is that of the full image and is resized to the map."""
+def read_depth_map(path: str | Path, camera: Camera | None = None, scale: float = 1.0) -> DepthMap:
+    """Read depth and confidence with the camera.
+
+    `camera` is that of the full image and is resized to the map; None = the one that the file holds (.npz).
+    """
     depth, confidence = read_depth(path, scale), read_confidence(path)
+    camera = camera if camera is not None else read_depth_camera(path)
+    if camera is None:
+        raise InputError(
+            f"{path}: holds no camera (only an .npz of gbinet has K and cam_from_world); give one: "
+            "read_depth_map(path, camera), for example the camera of a view of load_scene(folder)"
+        )
     height, width = depth.shape
     if confidence is not None and confidence.shape != depth.shape:
         raise FormatError(

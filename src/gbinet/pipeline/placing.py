@@ -115,6 +115,9 @@ def write_place(out: Path, located: Georeference | None) -> None:
     write_json(out / FILE, located.to_dict())
 
 
-def with_place(page: Report, located: Georeference | None) -> Report:
-    """The report with where the result lies."""
-    return page if located is None else replace(page, tables={"Place": located.facts(), **page.tables})
+def with_place(page: Report, located: Georeference | None, *, bare: bool) -> Report:
+    """The report with where the result lies, or that it has no unit. `bare`: see `placed`."""
+    if located is not None:
+        return replace(page, tables={"Place": located.facts(), **page.tables})
+    unit = "no unit: found from photos alone; --scale gives one"
+    return replace(page, subtitle=f"{page.subtitle} · {unit}") if bare else page

@@ -181,7 +181,7 @@ def _run(
         cluster, found, network, out / "depth", settings.depth,
         overwrite=overwrite, progress=step_of(progress, "depth"), keeper=recent,
     )  # fmt: skip
-    shown = ShownViews(found, recent)
+    shown = ShownViews(found, recent, settings.fusion)
     shown.mesher = _mesher(shown, settings, located)
     if shown.mesher is not None:
         shown.mesher.progress = step_of(progress, "mesh")
@@ -202,7 +202,7 @@ def _run(
     record["georeference"] = None if located is None else located.to_dict()
     record["files"] = [path.relative_to(out).as_posix() for path in extras]
     page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed)
-    page = with_place(page, located)
+    page = with_place(page, located, bare=posed is not None)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
     write_json(out / "run.json", record)
     return Reconstruction(

@@ -57,6 +57,11 @@ class DepthFolder:
         """The maps in what a user gives: a folder of them, an output of ours or a workspace of COLMAP."""
         return cls(scene, None if given is None else maps_folder(given), scale)
 
+    @property
+    def passed_over(self) -> bool:
+        """Whether maps of a run of ours lie in the scene too, and its true depth is taken instead of them."""
+        return self.folder is None and is_file(self.scene.root / OURS)
+
     def path(self, index: int) -> Path:
         """Where our own depth map of a view belongs."""
         assert self.folder is not None

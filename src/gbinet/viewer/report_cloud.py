@@ -64,8 +64,11 @@ class CloudSample:
         return self._parts[0]
 
 
-def max_views(cloud: PointCloud) -> int:
-    return 1 if cloud.num_views is None or len(cloud) == 0 else max(1, int(cloud.num_views.max()))
+def views_of(cloud: PointCloud) -> tuple[int, int]:
+    """How many views agree on a point, its own included: least and most in the cloud."""
+    if cloud.num_views is None or len(cloud) == 0:
+        return 1, 1
+    return max(1, int(cloud.num_views.min())), max(1, int(cloud.num_views.max()))
 
 
 def cloud_data(
@@ -88,7 +91,7 @@ def cloud_data(
         "lengths": packed.lengths,
         "counts": packed.counts,
         "spacing": packed.spacing,
-        "maxViews": max_views(cloud),
+        "maxViews": views_of(cloud)[1],
         "axes": [right.tolist(), (-forward).tolist(), (-down).tolist()],  # side, front, up
         "distance": 2.1 * radius / reach,
         "ramp": table("confidence", 9).tolist(),

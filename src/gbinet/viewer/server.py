@@ -19,7 +19,7 @@ from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer.colour import colourise_depth
 from gbinet.viewer.origin import guarded
-from gbinet.viewer.report_cloud import front_and_up
+from gbinet.viewer.report_cloud import front_and_up, views_of
 from gbinet.viewer.splat import centre_and_radius, orbit
 
 _MAX_POINTS = 3_000_000  # more than this makes browsers crawl
@@ -61,8 +61,9 @@ def _add_cloud(server: Any, cloud: PointCloud, name: str) -> None:
         server.gui.add_markdown(f"**{_markdown(name)}**  {len(cloud):,} points")
     size = server.gui.add_slider("point size", 0.1, 5.0, 0.1, initial_value=1.0)
     least_confidence = server.gui.add_slider("confidence at least", 0.0, 1.0, 0.01, initial_value=0.0)
+    fewest, most = views_of(cloud)
     least_views = server.gui.add_slider(
-        "views at least", 1, max(2, int(views.max(initial=2))), 1, initial_value=1
+        "views at least", fewest, max(fewest + 1, most), 1, initial_value=fewest
     )
     unit = radius / 400
 
