@@ -73,11 +73,9 @@ def run(
         )
     if maps.passed_over:
         say(f"note: the true depth in {scene} is fused; for the depth maps of gbinet add --depth {scene}")
-    mesher = (
-        None
-        if mesh.mesh is None
-        else Mesher(found, maps, mesh.mesh, config, mesh.mesh_voxel, mesh.mesh_faces)
-    )
+    mesher = None
+    if mesh.mesh is not None:
+        mesher = Mesher(found, maps, mesh.mesh, config, mesh.mesh_voxel, mesh.mesh_faces)
     # A file in some folder is nobody else's business; in an output folder, other runs may be at work.
     whole = as_folder or is_output_folder(out.parent)
     with (
