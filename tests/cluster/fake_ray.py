@@ -17,8 +17,8 @@ class RayError(Exception):
 class Reference:
     """A result that is there, or an error."""
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    def __init__(self, value: Any, node: str = "") -> None:
+        self.value, self.node = value, node
 
 
 Behaviour = Callable[["Actor", int, dict[int, str]], Any]
@@ -40,9 +40,9 @@ class Actor:
             made = self.fake.behave(self, item, dict(lost))
         except RayError as error:
             self.dead = True
-            return Reference(error), Reference(error)
+            return Reference(error, self.node), Reference(error)
         answer = made if isinstance(made, Answer) else Answer(made)
-        return Reference(answer), Reference(self.fake.large(item))
+        return Reference(answer, self.node), Reference(self.fake.large(item))
 
 
 class FakeRay:
@@ -53,6 +53,7 @@ class FakeRay:
 
         self.version, self.nodes, self.behave = __version__, nodes, behave
         self.exceptions = SimpleNamespace(RayError=RayError)
+        self.slow: set[str] = set()  # machines whose answers come when all others wait
         self.log: list[tuple[str, int]] = []
         self.random, self.hired, self.killed = random.Random(seed), 0, 0
         self.large: Callable[[int], Any] = lambda item: f"large {item}"
@@ -70,7 +71,8 @@ class FakeRay:
     def wait(
         self, references: list[Reference], num_returns: int, timeout: float
     ) -> tuple[list[Reference], None]:
-        return [self.random.choice(references)], None
+        quick = [reference for reference in references if reference.node not in self.slow]
+        return [self.random.choice(quick or references)], None
 
     def get(self, reference: Reference) -> Any:
         if isinstance(reference.value, RayError):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gbinet.camera import Camera
+from gbinet.cluster import pool as pool_module
 from gbinet.cluster.depth import together
 from gbinet.cluster.pool import Pool, in_groups
 from gbinet.cluster.session import Cluster, ClusterConfig
@@ -77,6 +78,30 @@ def test_none_is_begun_far_ahead() -> None:
     with pool:
         for item, _, _ in pool.results(in_groups(list(range(60)), 4), ahead=10):
             assert max(begun) <= item + 10
+
+
+@pytest.mark.parametrize("trouble", ["lost", "full disk", "unreadable"])
+@pytest.mark.parametrize("seed", range(5))
+def test_who_is_far_ahead_does_what_a_slow_machine_could_not(
+    trouble: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_LOOK", -1.0)  # a lost machine is noticed at once
+
+    def behave(actor: Actor, item: int, lost: dict[int, str]) -> object:
+        if item == 5 and not ray.slow:  # answers when the other machine may begin no more
+            ray.slow = {actor.node}
+            if trouble == "lost":
+                ray.nodes = [node for node in ray.nodes if node != actor.node]
+        if item == 5 and actor.node in ray.slow:
+            if trouble == "lost":
+                raise RayError("the machine is gone")
+            return Answer(problem="bad", unreadable=5 if trouble == "unreadable" else None)
+        return item * 10
+
+    ray = FakeRay(["a", "b"], behave, seed)
+    pool = pool_of(ray)
+    assert done(pool, in_groups(list(range(200)), 16), ahead=64) == list(range(200))
+    assert pool.lost == {}
 
 
 def test_a_result_whose_machine_is_gone_is_made_again() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -94,7 +95,7 @@ class Pool:
                 try:
                     fetched = self.ray.get(large)
                 except self.ray.exceptions.RayError as error:  # its machine is gone: made again elsewhere
-                    self._queue.appendleft(deque([item]))
+                    self._put_back(deque([item]))
                     log.warning("a result is lost and will be made again: %s", _first_line(error))
                     continue
                 given += 1
@@ -136,8 +137,14 @@ class Pool:
     def _take(self, hand: _Hand) -> bool:
         """See to it that a worker has an item to be sent."""
         if hand.group:
-            return self._allowed(hand.group[0], hand)
+            if self._allowed(hand.group[0], hand):
+                return True
+            # It is too early for these, but what a lost worker had may be due: nothing waits for the rest.
+            self._put_back(hand.group)
+            hand.group = deque()
         for number, group in enumerate(self._queue):
+            if self._position[group[0]] >= self._limit:
+                break
             if self._allowed(group[0], hand):
                 del self._queue[number]
                 hand.group = group
@@ -150,6 +157,10 @@ class Pool:
             other.group, hand.group = deque(whole[:keep]), deque(whole[keep:])
             return True
         return False
+
+    def _put_back(self, group: deque[int]) -> None:
+        """Into the queue, which is in the order of the items: what is due first is taken first."""
+        insort(self._queue, group, key=lambda one: self._position[one[0]])
 
     def _allowed(self, item: int, hand: _Hand) -> bool:
         return self._position[item] < self._limit and hand.node not in self._refused.get(item, ())
@@ -171,7 +182,7 @@ class Pool:
         """A worker is well and could not do an item: others try, those on other machines."""
         self._refused.setdefault(item, set()).add(hand.node)
         self._problems[item] = answer
-        self._queue.appendleft(deque([item]))
+        self._put_back(deque([item]))
         if answer.unreadable is None:  # a full disk, say: what comes next would fail there too
             self._why = answer.problem
             self._dismissed += 1
@@ -198,8 +209,9 @@ class Pool:
     def _give_back(self, hand: _Hand) -> None:
         """What a worker had is for others."""
         if hand.group:
-            self._queue.appendleft(hand.group)
-        self._queue.extendleft(deque([item]) for item in reversed(hand.sent))
+            self._put_back(hand.group)
+        for item in hand.sent:
+            self._put_back(deque([item]))
         self._remove(hand)
 
     def _remove(self, hand: _Hand) -> None:
