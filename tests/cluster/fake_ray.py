@@ -53,10 +53,14 @@ class FakeRay:
 
         self.version, self.nodes, self.behave = __version__, nodes, behave
         self.exceptions = SimpleNamespace(RayError=RayError)
+        self.running = True
         self.slow: set[str] = set()  # machines whose answers come when all others wait
         self.log: list[tuple[str, int]] = []
         self.random, self.hired, self.killed = random.Random(seed), 0, 0
         self.large: Callable[[int], Any] = lambda item: f"large {item}"
+
+    def is_initialized(self) -> bool:
+        return self.running
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": float(len(self.nodes))}
@@ -80,4 +84,5 @@ class FakeRay:
         return reference.value
 
     def kill(self, actor: Actor) -> None:
+        assert self.running, "this would start a new Ray"
         self.killed += 1

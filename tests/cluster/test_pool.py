@@ -170,6 +170,14 @@ def test_a_photo_that_nobody_can_read_is_left_out() -> None:
         assert pool.lost == {8: "8.jpg is broken"}
 
 
+def test_a_pool_that_outlives_its_ray_starts_no_other() -> None:
+    ray = FakeRay(["a", "b"], fine)
+    with pool_of(ray) as pool:
+        next(pool.results([list(range(10))]))
+        ray.running = False
+    assert (ray.hired, ray.killed) == (2, 0)
+
+
 def test_another_version_on_a_machine_is_said() -> None:
     ray = FakeRay(["a"], fine)
     ray.version = "0.0.7"

@@ -217,7 +217,8 @@ class Pool:
     def _remove(self, hand: _Hand) -> None:
         self._hands.remove(hand)
         self._calls = {key: call for key, call in self._calls.items() if call[0] is not hand}
-        self.ray.kill(hand.actor)
+        if self.ray.is_initialized():  # else it is gone already, and `kill` would start a new Ray
+            self.ray.kill(hand.actor)
 
     def _check_stuck(self) -> None:
         """Nothing is under way, and something is left: no worker can do it, or there is none."""
