@@ -46,14 +46,14 @@ class Actor:
 
 
 class FakeRay:
-    """Answers arrive in a random order."""
+    """Answers arrive in a random order. Each machine has one core, or what `cores` says."""
 
-    def __init__(self, nodes: list[str], behave: Behaviour, seed: int = 0) -> None:
+    def __init__(self, machines: list[str], behave: Behaviour, seed: int = 0) -> None:
         from gbinet import __version__
 
-        self.version, self.nodes, self.behave = __version__, nodes, behave
+        self.version, self.machines, self.behave = __version__, machines, behave
         self.exceptions = SimpleNamespace(RayError=RayError)
-        self.running = True
+        self.running, self.cores = True, 1
         self.slow: set[str] = set()  # machines whose answers come when all others wait
         self.log: list[tuple[str, int]] = []
         self.random, self.hired, self.killed = random.Random(seed), 0, 0
@@ -63,12 +63,16 @@ class FakeRay:
         return self.running
 
     def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": float(len(self.nodes))}
+        return {"CPU": float(self.cores * len(self.machines))}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        gone = {"Alive": False, "Resources": {}}
+        return [gone, *({"Alive": True, "Resources": {"CPU": float(self.cores)}} for _ in self.machines)]
 
     def remote(self, _: object) -> Any:
         def hire(*_: object) -> Actor:
             self.hired += 1
-            return Actor(self, self.nodes[(self.hired - 1) % len(self.nodes)])
+            return Actor(self, self.machines[(self.hired - 1) % len(self.machines)])
 
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=hire))
 

@@ -16,7 +16,7 @@ from gbinet.cluster.depth import together
 from gbinet.cluster.pool import Pool, in_groups
 from gbinet.cluster.session import Cluster, ClusterConfig
 from gbinet.cluster.worker import Answer
-from gbinet.errors import GBiNetError
+from gbinet.errors import GBiNetError, InputError
 from gbinet.scene import Scene, View
 
 
@@ -91,7 +91,7 @@ def test_who_is_far_ahead_does_what_a_slow_machine_could_not(
         if item == 5 and not ray.slow:  # answers when the other machine may begin no more
             ray.slow = {actor.node}
             if trouble == "lost":
-                ray.nodes = [node for node in ray.nodes if node != actor.node]
+                ray.machines = [node for node in ray.machines if node != actor.node]
         if item == 5 and actor.node in ray.slow:
             if trouble == "lost":
                 raise RayError("the machine is gone")
@@ -176,6 +176,26 @@ def test_a_pool_that_outlives_its_ray_starts_no_other() -> None:
         next(pool.results([list(range(10))]))
         ray.running = False
     assert (ray.hired, ray.killed) == (2, 0)
+
+
+@given(machines=st.integers(1, 4), cores=st.integers(1, 6), asked=st.none() | st.integers(1, 6))
+def test_workers_fit_into_machines(machines: int, cores: int, asked: int | None) -> None:
+    ray = FakeRay([f"node {i}" for i in range(machines)], fine)
+    ray.cores = cores
+    cluster = Cluster(ray, ClusterConfig(cores=asked))
+    if asked is not None and asked > cores:
+        with pytest.raises(InputError, match=f"--worker-cores {asked}: no machine.*the largest has {cores}"):
+            Pool(cluster, None, on_gpu=False)
+        return
+    pool = Pool(cluster, None, on_gpu=False)
+    assert pool.cores == (asked or min(2, cores))
+    assert pool.size() == machines * (cores // pool.cores)
+    Pool(cluster, None, on_gpu=True)  # a GPU's worker asks for no more than one core
+
+
+def test_machines_that_are_still_to_join_are_waited_for() -> None:
+    cluster = Cluster(FakeRay([], fine), ClusterConfig(cores=8))
+    assert (cluster.worker_cores(), Pool(cluster, None, on_gpu=False).size()) == (8, 0)
 
 
 def test_another_version_on_a_machine_is_said() -> None:

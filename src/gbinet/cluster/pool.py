@@ -41,7 +41,8 @@ class Pool:
     """`with Pool(...) as pool: for item, value, large in pool.results(groups): ...`"""
 
     def __init__(self, cluster: Cluster, make: Any, on_gpu: bool) -> None:
-        self.ray, self.config, self.on_gpu = cluster.ray, cluster.config, on_gpu
+        self.ray, self.cluster, self.on_gpu = cluster.ray, cluster, on_gpu
+        self.cores = 1 if on_gpu else cluster.worker_cores()
         self.lost: dict[int, str] = {}  # views whose files no machine can read -> why
         self._make = make  # makes the job, on the other side
         self._hands: list[_Hand] = []
@@ -62,10 +63,9 @@ class Pool:
 
     def size(self) -> int:
         """Workers that the cluster has room for."""
-        resources = self.ray.cluster_resources()
         if self.on_gpu:
-            return int(resources.get("GPU", 0))
-        return max(1, int(resources.get("CPU", 0)) // self.config.cores) if resources.get("CPU") else 0
+            return int(self.ray.cluster_resources().get("GPU", 0))
+        return sum(cores // self.cores for cores in self.cluster.machines())
 
     # ---- work ----
 
@@ -232,9 +232,10 @@ class Pool:
         elif not self._hands and self._dismissed:
             raise GBiNetError(self._why)
         elif idle > _PATIENCE:
-            what = "GPU was" if self.on_gpu else f"{self.config.cores} cores were"
+            what = "GPU was" if self.on_gpu else f"{self.cores} cores were"
+            address = self.cluster.config.address
             raise GBiNetError(
-                f"--cluster {self.config.address}: no {what} free for a worker within {_PATIENCE:.0f} s "
+                f"--cluster {address}: no {what} free for a worker within {_PATIENCE:.0f} s "
                 f"(`ray status` shows who has them; --worker-cores asks for fewer). {self._why}".strip()
             )
 
@@ -259,7 +260,7 @@ class Pool:
         if self._failed_starts >= _STRIKES:
             return
         while len(self._hands) < self._wanted - self._dismissed:
-            resources = {"num_gpus": 1, "num_cpus": 1} if self.on_gpu else {"num_cpus": self.config.cores}
+            resources = {"num_cpus": self.cores, **({"num_gpus": 1} if self.on_gpu else {})}
             # A call of each kind: while one item is written, the next one is computed.
             options = {**resources, "max_concurrency": _IN_FLIGHT + 1, "max_restarts": 0}
             hand = _Hand(self.ray.remote(Worker).options(**options).remote(self._make))
