@@ -7,6 +7,7 @@ keeps; its items are sent one by one, so that the rest of a group can still go t
 from __future__ import annotations
 
 import logging
+import re
 import time
 from bisect import insort
 from collections import deque
@@ -24,6 +25,7 @@ _IN_FLIGHT = 2  # items that a worker has at a time: one computes, the other is 
 _STRIKES = 3  # workers that may die at one item, and workers in a row that may fail to start
 _PATIENCE = 300.0  # s without any worker
 _SOON = 30.0  # s that workers which are starting are waited for when all others are stuck
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOOK = 5.0  # s between looks at how large the cluster is
 
 
@@ -96,7 +98,7 @@ class Pool:
                     fetched = self.ray.get(large)
                 except self.ray.exceptions.RayError as error:  # its machine is gone: made again elsewhere
                     self._put_back(deque([item]))
-                    log.warning("a result is lost and will be made again: %s", _first_line(error))
+                    log.warning("a result is lost and will be made again: %s", _reason(error))
                     continue
                 given += 1
                 if ahead is not None:
@@ -190,7 +192,7 @@ class Pool:
             log.warning("a worker is not used any more: %s", answer.problem)
 
     def _died(self, hand: _Hand, error: Exception) -> None:
-        self._why = _first_line(error)
+        self._why = _reason(error)
         if not hand.node:
             self._failed_starts += 1
             if self._failed_starts >= _STRIKES and not any(one.node for one in self._hands):
@@ -278,5 +280,7 @@ def in_groups(items: Sequence[int], size: int) -> list[Sequence[int]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _reason(error: Exception) -> str:
+    """Ray's text begins with names and traces, in colours; why it happened is its last line."""
+    lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines()]
+    return next((line for line in reversed(lines) if line), type(error).__name__)
