@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 
 from gbinet.camera import Camera
 from gbinet.cluster import pool as pool_module
-from gbinet.cluster.depth import together
+from gbinet.cluster.depth import of_a_worker, together
 from gbinet.cluster.pool import Pool, in_groups
 from gbinet.cluster.session import Cluster, ClusterConfig
 from gbinet.cluster.worker import Answer
 from gbinet.errors import GBiNetError, InputError
+from gbinet.inference.predictor import DepthConfig
 from gbinet.scene import Scene, View
 
 
@@ -191,6 +193,19 @@ def test_workers_fit_into_machines(machines: int, cores: int, asked: int | None)
     assert pool.cores == (asked or min(2, cores))
     assert pool.size() == machines * (cores // pool.cores)
     Pool(cluster, None, on_gpu=True)  # a GPU's worker asks for no more than one core
+
+
+@given(cores=st.integers(1, 64), asked=st.none() | st.integers(1, 64), limit=st.none() | st.floats(0.5, 64))
+def test_workers_of_a_machine_share_its_memory(cores: int, asked: int | None, limit: float | None) -> None:
+    ray = FakeRay(["a", "b"], fine)
+    ray.cores = cores
+    cluster = Cluster(ray, ClusterConfig(cores=min(asked, cores) if asked else None))
+    whole = DepthConfig(max_memory=limit)
+    share = of_a_worker(whole, cluster)
+    workers = Pool(cluster, None, on_gpu=False).size() / 2  # on each of two machines
+    assert share.cache_memory * workers == pytest.approx(whole.cache_memory)
+    assert share.max_memory is None if limit is None else share.max_memory * workers == pytest.approx(limit)
+    assert replace(share, max_memory=limit, cache_memory=whole.cache_memory) == whole
 
 
 def test_machines_that_are_still_to_join_are_waited_for() -> None:
