@@ -216,7 +216,8 @@ def test_machines_that_are_still_to_join_are_waited_for() -> None:
 def test_the_reason_is_said_without_ray_s_trace() -> None:
     def dies(actor: Actor, item: int, lost: dict[int, str]) -> int:
         raise RayError(
-            "\x1b[36mray::Worker.do()\x1b[39m (pid=7)\n  File x.py\n\x1b[31mNo memory\x1b[0m: 3 GB\n\n"
+            "\x1b[36mray::Worker.do()\x1b[39m (pid=7)\n  File x.py\n\x1b[31mNo memory\x1b[0m: 3 GB "
+            "Some common causes include: (1)\n\n"
         )
 
     with pytest.raises(GBiNetError) as caught:

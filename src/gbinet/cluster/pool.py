@@ -281,6 +281,7 @@ def in_groups(items: Sequence[int], size: int) -> list[Sequence[int]]:
 
 
 def _reason(error: Exception) -> str:
-    """Ray's text begins with names and traces, in colours; why it happened is its last line."""
+    """Ray's text begins with names and traces, in colours; its last line says why, and then guesses."""
     lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines()]
-    return next((line for line in reversed(lines) if line), type(error).__name__)
+    last = next((line for line in reversed(lines) if line), type(error).__name__)
+    return last.partition(" Some common causes include:")[0]
