@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gbinet.camera import Camera
-from gbinet.cluster.depth import together
+from gbinet.cluster import pool as pool_module
+from gbinet.cluster.depth import of_a_worker, together
 from gbinet.cluster.pool import Pool, in_groups
 from gbinet.cluster.session import Cluster, ClusterConfig
 from gbinet.cluster.worker import Answer
-from gbinet.errors import GBiNetError
+from gbinet.errors import GBiNetError, InputError
+from gbinet.inference.predictor import DepthConfig
 from gbinet.scene import Scene, View
 
 
@@ -77,6 +80,30 @@ def test_none_is_begun_far_ahead() -> None:
     with pool:
         for item, _, _ in pool.results(in_groups(list(range(60)), 4), ahead=10):
             assert max(begun) <= item + 10
+
+
+@pytest.mark.parametrize("trouble", ["lost", "full disk", "unreadable"])
+@pytest.mark.parametrize("seed", range(5))
+def test_who_is_far_ahead_does_what_a_slow_machine_could_not(
+    trouble: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_LOOK", -1.0)  # a lost machine is noticed at once
+
+    def behave(actor: Actor, item: int, lost: dict[int, str]) -> object:
+        if item == 5 and not ray.slow:  # answers when the other machine may begin no more
+            ray.slow = {actor.node}
+            if trouble == "lost":
+                ray.machines = [node for node in ray.machines if node != actor.node]
+        if item == 5 and actor.node in ray.slow:
+            if trouble == "lost":
+                raise RayError("the machine is gone")
+            return Answer(problem="bad", unreadable=5 if trouble == "unreadable" else None)
+        return item * 10
+
+    ray = FakeRay(["a", "b"], behave, seed)
+    pool = pool_of(ray)
+    assert done(pool, in_groups(list(range(200)), 16), ahead=64) == list(range(200))
+    assert pool.lost == {}
 
 
 def test_a_result_whose_machine_is_gone_is_made_again() -> None:
@@ -143,6 +170,60 @@ def test_a_photo_that_nobody_can_read_is_left_out() -> None:
         pool = pool_of(FakeRay(["a", "b"], broken))
         assert sorted(done(pool, in_groups(list(range(12)), 4), ahead)) == list(range(12))
         assert pool.lost == {8: "8.jpg is broken"}
+
+
+def test_a_pool_that_outlives_its_ray_starts_no_other() -> None:
+    ray = FakeRay(["a", "b"], fine)
+    with pool_of(ray) as pool:
+        next(pool.results([list(range(10))]))
+        ray.running = False
+    assert (ray.hired, ray.killed) == (2, 0)
+
+
+@given(machines=st.integers(1, 4), cores=st.integers(1, 6), asked=st.none() | st.integers(1, 6))
+def test_workers_fit_into_machines(machines: int, cores: int, asked: int | None) -> None:
+    ray = FakeRay([f"node {i}" for i in range(machines)], fine)
+    ray.cores = cores
+    cluster = Cluster(ray, ClusterConfig(cores=asked))
+    if asked is not None and asked > cores:
+        with pytest.raises(InputError, match=f"--worker-cores {asked}: no machine.*the largest has {cores}"):
+            Pool(cluster, None, on_gpu=False)
+        return
+    pool = Pool(cluster, None, on_gpu=False)
+    assert pool.cores == (asked or min(2, cores))
+    assert pool.size() == machines * (cores // pool.cores)
+    Pool(cluster, None, on_gpu=True)  # a GPU's worker asks for no more than one core
+
+
+@given(cores=st.integers(1, 64), asked=st.none() | st.integers(1, 64), limit=st.none() | st.floats(0.5, 64))
+def test_workers_of_a_machine_share_its_memory(cores: int, asked: int | None, limit: float | None) -> None:
+    ray = FakeRay(["a", "b"], fine)
+    ray.cores = cores
+    cluster = Cluster(ray, ClusterConfig(cores=min(asked, cores) if asked else None))
+    whole = DepthConfig(max_memory=limit)
+    share = of_a_worker(whole, cluster)
+    workers = Pool(cluster, None, on_gpu=False).size() / 2  # on each of two machines
+    assert share.cache_memory * workers == pytest.approx(whole.cache_memory)
+    assert share.max_memory is None if limit is None else share.max_memory * workers == pytest.approx(limit)
+    assert replace(share, max_memory=limit, cache_memory=whole.cache_memory) == whole
+
+
+def test_machines_that_are_still_to_join_are_waited_for() -> None:
+    cluster = Cluster(FakeRay([], fine), ClusterConfig(cores=8))
+    assert (cluster.worker_cores(), Pool(cluster, None, on_gpu=False).size()) == (8, 0)
+
+
+def test_the_reason_is_said_without_ray_s_trace() -> None:
+    def dies(actor: Actor, item: int, lost: dict[int, str]) -> int:
+        raise RayError(
+            "\x1b[36mray::Worker.do()\x1b[39m (pid=7)\n  File x.py\n\x1b[31mNo memory\x1b[0m: 3 GB "
+            "Some common causes include: (1)\n\n"
+        )
+
+    with pytest.raises(GBiNetError) as caught:
+        done(pool_of(FakeRay(["a"], dies)), [[1]])
+    assert str(caught.value).endswith("(--worker-cores): No memory: 3 GB")
+    assert "\x1b" not in str(caught.value) and "x.py" not in str(caught.value)
 
 
 def test_another_version_on_a_machine_is_said() -> None:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import tyro
 
-from gbinet.cluster.session import LOCAL, ClusterConfig
+from gbinet.cli.options import otherwise
+from gbinet.cluster.session import CORES, LOCAL, ClusterConfig
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class ClusterOptions:
     ] = None
     """Compute on Ray (extra 'cluster'): alone, over all GPUs or cores of this machine; with an address
     (HOST:PORT, or auto), on a running cluster whose machines see the same files. The result is the same."""
-    worker_cores: int = ClusterConfig.cores
+    worker_cores: Annotated[int | None, otherwise(f"{CORES}, or 1 where no machine has more", "INT")] = None
     """Cores of a worker of --cluster, where there are no GPUs."""
 
     def config(self) -> ClusterConfig | None:

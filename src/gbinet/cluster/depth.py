@@ -122,9 +122,11 @@ def _all(
     if not todo:
         return total
     encoded: set[int] = set()
-    make = cluster.ray.put(JobMaker(DepthJob, (scene, model, config, finished)))
+    on_gpu = cluster.has_gpus(config.device)
+    share = config if on_gpu else of_a_worker(config, cluster)
+    make = cluster.ray.put(JobMaker(DepthJob, (scene, model, share, finished)))
     computed: set[int] = set()
-    with Pool(cluster, make, cluster.has_gpus(config.device)) as pool:
+    with Pool(cluster, make, on_gpu) as pool:
         groups = together(scene, todo, min(_GROUP, -(-len(todo) // max(1, pool.size()))))
         for done, (view, news, _) in enumerate(pool.results(groups), 1):
             _add(total, news.run)
@@ -138,6 +140,13 @@ def _all(
     total.encoded_again = total.encoded - len(encoded)
     total.failed = {names[i]: total.failed[names[i]] for i in order if names[i] in total.failed}
     return total
+
+
+def of_a_worker(config: DepthConfig, cluster: Cluster) -> DepthConfig:
+    """With a worker's share of a machine's memory. (A GPU has one worker, and that all of its memory.)"""
+    workers = max(1, max(cluster.machines(), default=0) // cluster.worker_cores())
+    limit = None if config.max_memory is None else config.max_memory / workers
+    return replace(config, max_memory=limit, cache_memory=config.cache_memory / workers)
 
 
 def together(scene: Scene, todo: Sequence[int], size: int) -> list[list[int]]:

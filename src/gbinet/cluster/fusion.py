@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def views_on(
     config: FusionConfig,
     device: str,
     wants: Callable[[int], bool] | None = None,
-) -> Iterator[Callable[[], FusedView]]:
+) -> Generator[Callable[[], FusedView], None, None]:
     """`begin_views` by the workers of a cluster: the same views in the same order, bit by bit.
 
     wants  of which views depth map and photo are needed beside the points

@@ -7,7 +7,9 @@ keeps; its items are sent one by one, so that the rest of a group can still go t
 from __future__ import annotations
 
 import logging
+import re
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ _IN_FLIGHT = 2  # items that a worker has at a time: one computes, the other is 
 _STRIKES = 3  # workers that may die at one item, and workers in a row that may fail to start
 _PATIENCE = 300.0  # s without any worker
 _SOON = 30.0  # s that workers which are starting are waited for when all others are stuck
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOOK = 5.0  # s between looks at how large the cluster is
 
 
@@ -40,7 +43,8 @@ class Pool:
     """`with Pool(...) as pool: for item, value, large in pool.results(groups): ...`"""
 
     def __init__(self, cluster: Cluster, make: Any, on_gpu: bool) -> None:
-        self.ray, self.config, self.on_gpu = cluster.ray, cluster.config, on_gpu
+        self.ray, self.cluster, self.on_gpu = cluster.ray, cluster, on_gpu
+        self.cores = 1 if on_gpu else cluster.worker_cores()
         self.lost: dict[int, str] = {}  # views whose files no machine can read -> why
         self._make = make  # makes the job, on the other side
         self._hands: list[_Hand] = []
@@ -61,10 +65,9 @@ class Pool:
 
     def size(self) -> int:
         """Workers that the cluster has room for."""
-        resources = self.ray.cluster_resources()
         if self.on_gpu:
-            return int(resources.get("GPU", 0))
-        return max(1, int(resources.get("CPU", 0)) // self.config.cores) if resources.get("CPU") else 0
+            return int(self.ray.cluster_resources().get("GPU", 0))
+        return sum(cores // self.cores for cores in self.cluster.machines())
 
     # ---- work ----
 
@@ -94,8 +97,8 @@ class Pool:
                 try:
                     fetched = self.ray.get(large)
                 except self.ray.exceptions.RayError as error:  # its machine is gone: made again elsewhere
-                    self._queue.appendleft(deque([item]))
-                    log.warning("a result is lost and will be made again: %s", _first_line(error))
+                    self._put_back(deque([item]))
+                    log.warning("a result is lost and will be made again: %s", _reason(error))
                     continue
                 given += 1
                 if ahead is not None:
@@ -136,8 +139,14 @@ class Pool:
     def _take(self, hand: _Hand) -> bool:
         """See to it that a worker has an item to be sent."""
         if hand.group:
-            return self._allowed(hand.group[0], hand)
+            if self._allowed(hand.group[0], hand):
+                return True
+            # It is too early for these, but what a lost worker had may be due: nothing waits for the rest.
+            self._put_back(hand.group)
+            hand.group = deque()
         for number, group in enumerate(self._queue):
+            if self._position[group[0]] >= self._limit:
+                break
             if self._allowed(group[0], hand):
                 del self._queue[number]
                 hand.group = group
@@ -150,6 +159,10 @@ class Pool:
             other.group, hand.group = deque(whole[:keep]), deque(whole[keep:])
             return True
         return False
+
+    def _put_back(self, group: deque[int]) -> None:
+        """Into the queue, which is in the order of the items: what is due first is taken first."""
+        insort(self._queue, group, key=lambda one: self._position[one[0]])
 
     def _allowed(self, item: int, hand: _Hand) -> bool:
         return self._position[item] < self._limit and hand.node not in self._refused.get(item, ())
@@ -171,7 +184,7 @@ class Pool:
         """A worker is well and could not do an item: others try, those on other machines."""
         self._refused.setdefault(item, set()).add(hand.node)
         self._problems[item] = answer
-        self._queue.appendleft(deque([item]))
+        self._put_back(deque([item]))
         if answer.unreadable is None:  # a full disk, say: what comes next would fail there too
             self._why = answer.problem
             self._dismissed += 1
@@ -179,7 +192,7 @@ class Pool:
             log.warning("a worker is not used any more: %s", answer.problem)
 
     def _died(self, hand: _Hand, error: Exception) -> None:
-        self._why = _first_line(error)
+        self._why = _reason(error)
         if not hand.node:
             self._failed_starts += 1
             if self._failed_starts >= _STRIKES and not any(one.node for one in self._hands):
@@ -198,14 +211,16 @@ class Pool:
     def _give_back(self, hand: _Hand) -> None:
         """What a worker had is for others."""
         if hand.group:
-            self._queue.appendleft(hand.group)
-        self._queue.extendleft(deque([item]) for item in reversed(hand.sent))
+            self._put_back(hand.group)
+        for item in hand.sent:
+            self._put_back(deque([item]))
         self._remove(hand)
 
     def _remove(self, hand: _Hand) -> None:
         self._hands.remove(hand)
         self._calls = {key: call for key, call in self._calls.items() if call[0] is not hand}
-        self.ray.kill(hand.actor)
+        if self.ray.is_initialized():  # else it is gone already, and `kill` would start a new Ray
+            self.ray.kill(hand.actor)
 
     def _check_stuck(self) -> None:
         """Nothing is under way, and something is left: no worker can do it, or there is none."""
@@ -219,9 +234,10 @@ class Pool:
         elif not self._hands and self._dismissed:
             raise GBiNetError(self._why)
         elif idle > _PATIENCE:
-            what = "GPU was" if self.on_gpu else f"{self.config.cores} cores were"
+            what = "GPU was" if self.on_gpu else f"{self.cores} cores were"
+            address = self.cluster.config.address
             raise GBiNetError(
-                f"--cluster {self.config.address}: no {what} free for a worker within {_PATIENCE:.0f} s "
+                f"--cluster {address}: no {what} free for a worker within {_PATIENCE:.0f} s "
                 f"(`ray status` shows who has them; --worker-cores asks for fewer). {self._why}".strip()
             )
 
@@ -246,7 +262,7 @@ class Pool:
         if self._failed_starts >= _STRIKES:
             return
         while len(self._hands) < self._wanted - self._dismissed:
-            resources = {"num_gpus": 1, "num_cpus": 1} if self.on_gpu else {"num_cpus": self.config.cores}
+            resources = {"num_cpus": self.cores, **({"num_gpus": 1} if self.on_gpu else {})}
             # A call of each kind: while one item is written, the next one is computed.
             options = {**resources, "max_concurrency": _IN_FLIGHT + 1, "max_restarts": 0}
             hand = _Hand(self.ray.remote(Worker).options(**options).remote(self._make))
@@ -264,5 +280,8 @@ def in_groups(items: Sequence[int], size: int) -> list[Sequence[int]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _reason(error: Exception) -> str:
+    """Ray's text begins with names and traces, in colours; its last line says why, and then guesses."""
+    lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines()]
+    last = next((line for line in reversed(lines) if line), type(error).__name__)
+    return last.partition(" Some common causes include:")[0]

@@ -16,6 +16,7 @@ from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.optional import optional
 
 LOCAL = "local"
+CORES = 2  # of a worker, where nobody says how many
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,16 @@ class ClusterConfig:
     Attributes:
         address: Of a running Ray ("10.0.0.1:6379", or "auto" on one of its machines); "local" starts one over
             the GPUs or cores of this machine, and ends it with the run.
-        cores: Cores of a worker, where there are no GPUs. With GPUs, every one has a worker.
+        cores: Cores of a worker, where there are no GPUs; None = 2, or 1 where no machine has more.
+            With GPUs, every one has a worker.
     """
 
     address: str = LOCAL
-    cores: int = 2
+    cores: int | None = None
 
     def __post_init__(self) -> None:
-        check_positive("--worker-cores", self.cores)
+        if self.cores is not None:
+            check_positive("--worker-cores", self.cores)
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,22 @@ class Cluster:
         if device == "cuda" and not found:
             raise InputError("--device cuda: the cluster has no GPU; try --device cpu")
         return found and device in ("auto", "cuda")
+
+    def machines(self) -> list[int]:
+        """The cores of each machine."""
+        return [int(node["Resources"].get("CPU", 0)) for node in self.ray.nodes() if node["Alive"]]
+
+    def worker_cores(self) -> int:
+        """Cores of a worker without a GPU: no more than the largest machine has, or none would ever start."""
+        largest = max(self.machines(), default=0)
+        if self.config.cores is None:
+            return min(CORES, largest or CORES)
+        if 0 < largest < self.config.cores:  # 0: the machines that compute are still to join
+            raise InputError(
+                f"--worker-cores {self.config.cores}: no machine of the cluster has so many; the largest has "
+                f"{largest}"
+            )
+        return self.config.cores
 
 
 @contextmanager

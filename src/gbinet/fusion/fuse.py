@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -111,13 +112,13 @@ def fuse(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
     on_view: Callable[[FusedView], None] | None = None,
-    views: Iterable[Callable[[], FusedView]] | None = None,
+    views: Generator[Callable[[], FusedView], None, None] | None = None,
     writer: CloudWriter | None = None,
 ) -> FusionResult:
     """Fuse all depth maps of a scene into the cloud `path` (.ply, .las, .laz, .xyz), written as points come.
 
     A thread writes while the next views are compared. There `on_view` sees every view's share, one after the
-    other (for pictures and numbers). `views`: where others than `begin_views` make these shares.
+    other (for pictures and numbers). `views`: where others than `begin_views` make these shares (closes it).
     `writer`: where the cloud is not one file.
     """
     config = config or FusionConfig()
@@ -144,10 +145,12 @@ def fuse(
 
         waiting = deque[Future[tuple[int, int]]]()
         try:
-            for finish in begin_views(scene, depths, config, device) if views is None else views:
-                waiting.append(worker.submit(complete, finish))
-                if len(waiting) > _WAITING:
-                    settled(waiting.popleft())
+            # Closed whatever happens here: what makes the shares (a cluster's workers) ends before its owner.
+            with closing(views or begin_views(scene, depths, config, device)) as shares:
+                for finish in shares:
+                    waiting.append(worker.submit(complete, finish))
+                    if len(waiting) > _WAITING:
+                        settled(waiting.popleft())
             while waiting:
                 settled(waiting.popleft())
         except BaseException:
@@ -184,7 +187,7 @@ def fuse_views(
 
 def begin_views(
     scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device | str = "cpu"
-) -> Iterator[Callable[[], FusedView]]:
+) -> Generator[Callable[[], FusedView], None, None]:
     """The same, while the points of a view may still be on their way from the device.
 
     Each item waits for them. Call all of them, in this order, in whichever thread.

@@ -47,9 +47,10 @@ class Loaded:
 
 @dataclass(frozen=True)
 class _Read:
-    depth_map: DepthMap
-    mask: Tensor | None  # [H, W] bool
-    photo: Tensor | None  # [H, W, 3] uint8
+    depth_map: DepthMap | None  # None: there is none, or it cannot be read
+    mask: Tensor | None = None  # [H, W] bool
+    photo: Tensor | None = None  # [H, W, 3] uint8
+    problem: str = ""  # what is wrong with the view's files
 
 
 class Loader:
@@ -66,7 +67,7 @@ class Loader:
         self.scene, self.depths, self.config, self.device = scene, depths, config, device
         self._on_unreadable = on_unreadable or _warn
         self._held: OrderedDict[int, Loaded | None] = OrderedDict()
-        self._coming: dict[int, Future[_Read | None]] = {}
+        self._coming: dict[int, Future[_Read]] = {}
         self._readers = ThreadPoolExecutor(_READERS.get(device.type, 1), "fusion-read")
 
     def __enter__(self) -> Loader:
@@ -88,7 +89,9 @@ class Loader:
             return self._held[index]
         self._ask(index)
         read = self._coming.pop(index).result()
-        loaded = None if read is None else self._filtered(read)
+        if read.problem:  # said here, not when it was read ahead: by now it may be known
+            self._on_unreadable(index, read.problem)
+        loaded = None if read.depth_map is None else self._filtered(read.depth_map, read.mask, read.photo)
         self._held[index] = loaded
         if len(self._held) > self.config.cached_maps:
             self._held.popitem(last=False)
@@ -98,37 +101,32 @@ class Loader:
         if index not in self._coming:
             self._coming[index] = self._readers.submit(self._read, index)
 
-    def _read(self, index: int) -> _Read | None:
+    def _read(self, index: int) -> _Read:
         view = self.scene.views[index]
         mask = None
         try:
             found = self.depths.load(index)
             if found is None:
-                return None
+                return _Read(None)
             height, width = found.depth.shape
             if view.mask_path is not None:
                 mask = torch.from_numpy(read_mask(view.mask_path, (width, height)))
         except FormatError as error:
-            self._on_unreadable(index, f"{error}; the view is left out")
-            return None
+            return _Read(None, problem=f"{error}; the view is left out")
         photo = self.depths.photo(index) if isinstance(self.depths, RecentMaps) else None
-        return _Read(found, mask, self._photo(index, height, width) if photo is None else photo)
-
-    def _photo(self, index: int, height: int, width: int) -> Tensor | None:
         try:
-            return _photo(self.scene.views[index], height, width)
+            return _Read(found, mask, _photo(view, height, width) if photo is None else photo)
         except GBiNetError as error:
-            self._on_unreadable(index, f"{error}; its points are grey")
-            return None
+            return _Read(found, mask, problem=f"{error}; its points are grey")
 
-    def _filtered(self, read: _Read) -> Loaded:
-        found, config = read.depth_map, self.config
+    def _filtered(self, found: DepthMap, mask: Tensor | None, photo: Tensor | None) -> Loaded:
+        config = self.config
         depth = moved(found.depth.to(torch.float32), self.device)
         keep = (depth > 0) & torch.isfinite(depth)
-        if read.mask is not None:
-            keep &= moved(read.mask, self.device)
+        if mask is not None:
+            keep &= moved(mask, self.device)
         known = keep.sum()
-        photo = None if read.photo is None else moved(read.photo, self.device)
+        photo = None if photo is None else moved(photo, self.device)
         confidence = None
         if found.confidence is not None:
             confidence = moved(found.confidence.to(torch.float32), self.device)
