@@ -31,14 +31,14 @@ from gbinet.training.trainer import Trainer
 from gbinet.training.validate import Validation, table, validate
 
 # The network of the first bundled weights, without its refiner.
-SHIPPED = GBiNetConfig(
-    bins=6,
-    first_bins=24,
-    first_spacing=1.8,
-    inverse_depth=True,
-    edge_cells=6,
-    smoothing=((1, 6), (1, 6), (2, 12), (5, 32)),
-    stages=7,
+SHIPPED = replace(
+    PRESETS["bundled"],
+    refiner=False,
+    refiner_sides=False,
+    regulariser_width=GBiNetConfig.regulariser_width,
+    context=False,
+    choice_widths=(),
+    choice_again=False,
     confidence="nearby",
     readout="smooth",
 )

@@ -12,7 +12,7 @@ import torch
 
 from gbinet.cluster.pool import Pool
 from gbinet.cluster.session import Cluster
-from gbinet.cluster.worker import JobMaker, RefusedError, with_whole_paths
+from gbinet.cluster.worker import JobMaker, Reader, with_whole_paths
 from gbinet.errors import SceneError
 from gbinet.formats.atomic import remove_temporary
 from gbinet.formats.lock import locked
@@ -40,7 +40,7 @@ class _Done:
     encoded: list[int]  # photos that were encoded for it
 
 
-class DepthJob:
+class DepthJob(Reader):
     """A worker's network, kernels, graphs and features."""
 
     def __init__(self, scene: Scene, model: GBiNet, config: DepthConfig, finished: Finished) -> None:
@@ -48,8 +48,8 @@ class DepthJob:
         if has_kernels(device):
             kinds = kinds_of(scene, model, config)
             compile_kernels(model, config, kinds, lambda: rehearse(FusionConfig(), device))
-        self.lost: dict[int, str] = {}
-        self.worker = DepthWorker(scene, model, config, finished, on_unreadable=self._refuse)
+        super().__init__()
+        self.worker = DepthWorker(scene, model, config, finished, on_unreadable=self.refuse)
         del self.worker.result.warnings[: len(finished.notes)]  # said by who sent them
 
     def begin(self, item: int, following: Sequence[int], lost: dict[int, str]) -> Callable[[], Any]:
@@ -68,10 +68,6 @@ class DepthJob:
             return _Done(run, encoded), None
 
         return finish
-
-    def _refuse(self, view: int, problem: str) -> None:
-        if view not in self.lost:
-            raise RefusedError(view, problem)
 
 
 def estimate_depths_on(

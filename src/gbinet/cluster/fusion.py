@@ -9,7 +9,7 @@ from typing import Any
 
 from gbinet.cluster.pool import Pool, in_groups
 from gbinet.cluster.session import Cluster
-from gbinet.cluster.worker import JobMaker, RefusedError, with_whole_paths
+from gbinet.cluster.worker import JobMaker, Reader, with_whole_paths
 from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError
 from gbinet.fusion.candidates import CandidateMaker, Candidates, PointChooser
@@ -37,7 +37,7 @@ class _Expected:
         return found
 
 
-class FusionJob:
+class FusionJob(Reader):
     """A worker's maps."""
 
     def __init__(
@@ -49,19 +49,15 @@ class FusionJob:
         device: str,
         pictures: set[int],
     ) -> None:
-        self.lost: dict[int, str] = {}
+        super().__init__()
         self.pictures = pictures
         where = pick_device(device)
-        self.maker = CandidateMaker(Comparer(scene, _Expected(folder, known), config, where, self._refuse))
+        self.maker = CandidateMaker(Comparer(scene, _Expected(folder, known), config, where, self.refuse))
 
     def begin(self, item: int, following: Sequence[int], lost: dict[int, str]) -> Callable[[], Any]:
         self.lost.update(lost)
         made = self.maker.make(item, following, item in self.pictures)
         return lambda: (None, made)
-
-    def _refuse(self, view: int, problem: str) -> None:
-        if view not in self.lost:
-            raise RefusedError(view, problem)
 
 
 def views_on(

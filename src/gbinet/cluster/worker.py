@@ -23,6 +23,17 @@ class RefusedError(GBiNetError):
         self.view = view
 
 
+class Reader:
+    """A job that reads views: it does without those that nobody can read, and refuses work for the others."""
+
+    def __init__(self) -> None:
+        self.lost: dict[int, str] = {}  # views that no machine can read, with the reason
+
+    def refuse(self, view: int, problem: str) -> None:
+        if view not in self.lost:
+            raise RefusedError(view, problem)
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a worker says about an item; what is large travels beside it."""

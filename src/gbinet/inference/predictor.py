@@ -140,10 +140,6 @@ class _UnreadableError(GBiNetError):
     """A photo cannot be read."""
 
 
-class _NoRoomError(GBiNetError):
-    """Memory is too small for the smallest tile: no fault of the view at hand."""
-
-
 class DepthWorker:
     """What computes depth maps: the state that reading, encoding, searching and writing share."""
 
@@ -342,7 +338,7 @@ class DepthWorker:
         )
         smaller = self._round_tile((self.tile or largest) / 2)
         if self.tile is not None and smaller >= self.tile:
-            raise _NoRoomError(
+            raise GBiNetError(
                 f"not enough memory on {self.device} even for tiles of {self.tile} px: "
                 "use smaller images (--size), fewer views (--views) or a machine with more"
             )
