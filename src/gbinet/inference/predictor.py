@@ -340,7 +340,7 @@ class DepthWorker:
         if self.tile is not None and smaller >= self.tile:
             raise GBiNetError(
                 f"not enough memory on {self.device} even for tiles of {self.tile} px: "
-                "use smaller images (--size), fewer views (--views) or a machine with more"
+                "use smaller images (--max-size), fewer views (--views) or a machine with more"
             )
         self.tile = self.result.tile = smaller
         self.result.warnings.append(
