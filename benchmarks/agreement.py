@@ -78,15 +78,18 @@ def jumps(depth: Tensor, period: int) -> tuple[int, int]:
     return on, total
 
 
-def figures_of(
-    scene: Scene, chosen: list[int], model: GBiNet, config: DepthConfig, device: torch.device
-) -> dict[str, float]:
+def maps_of(scene: Scene, model: GBiNet, config: DepthConfig, keep: Path | None) -> dict[int, DepthMap]:
+    """Depth maps of the views that have sources, on the device; in `keep` they stay for the next time."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = keep or Path(temporary)
+        estimate_depths(scene, model, folder, config)
+        depths, device = DepthFolder(scene, folder), pick_device()
+        return {i: _on(m, device) for i in range(len(scene.views)) if (m := depths.load(i)) is not None}
+
+
+def figures_of(scene: Scene, chosen: list[int], maps: dict[int, DepthMap]) -> dict[str, float]:
     found, confidences, nearest = [], [], []
     lines = {8: [0, 0], 4: [0, 0]}
-    with tempfile.TemporaryDirectory() as folder:
-        estimate_depths(scene, model, Path(folder), config)
-        depths = DepthFolder(scene, Path(folder))
-        maps = {i: _on(m, device) for i in range(len(scene.views)) if (m := depths.load(i)) is not None}
     for index in [i for i in chosen if i in maps]:
         reference = maps[index]
         best = [s.index for s in scene.views[index].sources[:SOURCES]]
@@ -120,6 +123,7 @@ def main() -> None:
     parser.add_argument("--max-size", type=int, default=1600)
     parser.add_argument("--references", type=int, default=0, help="views to look at; 0 = all")
     parser.add_argument("--views", type=int, default=5)
+    parser.add_argument("--keep", type=Path, default=None, help="folder where depth maps stay")
     parser.add_argument("--out", default=None)
     given = parser.parse_args()
     config = DepthConfig(max_size=given.max_size, views=given.views)
@@ -127,10 +131,9 @@ def main() -> None:
     for path in given.scenes:
         scene, chosen = part_of(load_scene(path), given.references)
         for name in given.weights:
-            model = GBiNet.from_pretrained(name)
-            figures[f"{scene.name}, {Path(name).stem}"] = figures_of(
-                scene, chosen, model, config, pick_device()
-            )
+            keep = given.keep / scene.name / Path(name).stem if given.keep else None
+            maps = maps_of(scene, GBiNet.from_pretrained(name), config, keep)
+            figures[f"{scene.name}, {Path(name).stem}"] = figures_of(scene, chosen, maps)
     report("agreement", figures, given.out)
 
 

@@ -21,7 +21,7 @@ import torch
 from _common import report
 from safetensors.torch import load_file
 
-from gbinet.model.config import GBiNetConfig
+from gbinet.model.config import PRESETS, GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig
@@ -31,14 +31,14 @@ from gbinet.training.trainer import Trainer
 from gbinet.training.validate import Validation, table, validate
 
 # The network of the first bundled weights, without its refiner.
-SHIPPED = GBiNetConfig(
-    bins=6,
-    first_bins=24,
-    first_spacing=1.8,
-    inverse_depth=True,
-    edge_cells=6,
-    smoothing=((1, 6), (1, 6), (2, 12), (5, 32)),
-    stages=7,
+SHIPPED = replace(
+    PRESETS["bundled"],
+    refiner=False,
+    refiner_sides=False,
+    regulariser_width=GBiNetConfig.regulariser_width,
+    context=False,
+    choice_widths=(),
+    choice_again=False,
     confidence="nearby",
     readout="smooth",
 )
@@ -47,7 +47,7 @@ WIDE = replace(CHOICE, regulariser_width=(16, 16, 8, 8))
 CONTEXT = replace(WIDE, context=True)
 REFINED = replace(CONTEXT, refiner=True, refiner_sides=True, readout="refined")
 LEARNED = replace(REFINED, confidence="learned")
-AGAIN = replace(LEARNED, choice_again=True)
+AGAIN = PRESETS["bundled"]
 
 RUNGS: dict[str, GBiNetConfig] = {
     "shipped": SHIPPED,

@@ -181,7 +181,7 @@ def _picture(path: Path, xyz: Any, cloud: PointCloud, reference: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("scenes", type=Path, nargs="+")
-    parser.add_argument("--size", type=int, default=640)
+    parser.add_argument("--max-size", type=int, default=640)
     parser.add_argument("--views", type=int, default=None, help="photos per depth map")
     parser.add_argument("--weights", default=None, help="file or name; without it, the bundled weights")
     parser.add_argument("--device", default="auto")
@@ -193,10 +193,10 @@ def main() -> None:
         parser.error("--finished needs --keep FOLDER")
     base = preset("balanced")
     depth = replace(
-        base.depth, max_size=given.size, device=given.device, views=given.views or base.depth.views
+        base.depth, max_size=given.max_size, device=given.device, views=given.views or base.depth.views
     )
     config = replace(base, depth=depth)
-    figures: dict[str, Any] = {"size": given.size, "photos per depth map": depth.views}
+    figures: dict[str, Any] = {"size": given.max_size, "photos per depth map": depth.views}
     with tempfile.TemporaryDirectory() as temporary:
         for folder in given.scenes:
             out = (given.keep or Path(temporary)) / folder.resolve().name

@@ -45,24 +45,14 @@ def rendered(options: argparse.Namespace) -> dict[str, object]:
     return {"scene": str(scene)}
 
 
-class Compiled:
-    """Kernels that Triton compiled while this was listening."""
+def kernels_in_the_cache() -> int:
+    """Whoever compiled them: this process or others."""
+    return sum(1 for _ in Path(os.environ["TRITON_CACHE_DIR"]).glob("*/*.cubin"))
 
-    def __init__(self) -> None:
-        self.kernels, self.seconds = 0, 0.0
 
-    def listen(self) -> None:
-        try:
-            from triton import knobs
-
-            knobs.compilation.listener = self._hear
-        except (ImportError, AttributeError):  # no Triton, or one that does not tell
-            pass
-
-    def _hear(self, *, times: object, cache_hit: bool, **_: object) -> None:
-        if not cache_hit:
-            self.kernels += 1
-            self.seconds += getattr(times, "total", 0) / 1e6
+def processor_seconds(whose: int) -> float:
+    used = resource.getrusage(whose)
+    return used.ru_utime + used.ru_stime
 
 
 def measured(options: argparse.Namespace) -> dict[str, object]:
@@ -77,11 +67,11 @@ def measured(options: argparse.Namespace) -> dict[str, object]:
     longer = max(int(side) for side in options.size.split("x"))
     depth = replace(base.depth, max_size=longer, views=options.sources + 1, device=options.device)
     scene = next((options.folder / "scene").glob("scene*"))
-    compiled, profile = Compiled(), cProfile.Profile()
-    compiled.listen()
+    profile, kernels = cProfile.Profile(), kernels_in_the_cache()
     with tempfile.TemporaryDirectory(dir=options.folder) as out:
         model = GBiNet.from_pretrained(options.weights)
         torch.zeros(1, device=options.device)  # starting CUDA is not ours
+        memory, compiling = peak_memory_mib(), processor_seconds(resource.RUSAGE_CHILDREN)
         before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         if options.profile:
             profile.enable()
@@ -107,13 +97,16 @@ def measured(options: argparse.Namespace) -> dict[str, object]:
             round(after.ru_utime - before.ru_utime, 2),
             round(after.ru_stime - before.ru_stime, 2),
         ],
-        "kernels compiled": compiled.kernels,
-        "seconds of all compilers": round(compiled.seconds, 1),
+        "kernels compiled": kernels_in_the_cache() - kernels,
+        "processor seconds of other processes": round(
+            processor_seconds(resource.RUSAGE_CHILDREN) - compiling, 1
+        ),
         "images": views,
         "images encoded": maps.encoded,
         "images encoded again": maps.encoded_again,
         "MiB of depth maps": round(stored / 2**20),
         "peak MiB": round(peak_memory_mib()),
+        "of this before the run": round(memory),
     }
     if options.device.startswith("cuda"):
         figures["peak GPU MiB"] = round(torch.cuda.max_memory_allocated() / 2**20)

@@ -1,6 +1,6 @@
 """How the thresholds of fusion trade accuracy against completeness, on rendered scenes with known surface.
 
-    python benchmarks/thresholds.py --weights FILE --seeds 8 3 --size 448
+    python benchmarks/thresholds.py --weights FILE --seeds 8 3 --max-size 448
     python benchmarks/thresholds.py --backgrounds white sky    # the same things before a blank background
     python benchmarks/thresholds.py --views 4 --only default strict_views min_views
 
@@ -37,7 +37,7 @@ def variants() -> Iterator[tuple[str, FusionConfig]]:
     yield "default", base
     for value in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8):
         yield f"min_confidence {value}", replace(base, min_confidence=value)
-    for value in (0.0, 0.3, 0.4, 0.5, 0.6):
+    for value in (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9):
         for burnt_out in (True, False):
             name = f"blank_confidence {value}{', burnt-out pixels kept' if burnt_out else ''}"
             yield name, replace(base, blank_confidence=value, keep_burnt_out=burnt_out)
@@ -79,7 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--weights")
     parser.add_argument("--seeds", type=int, nargs="+", default=[8, 3])
-    parser.add_argument("--size", type=int, default=448)
+    parser.add_argument("--max-size", type=int, default=448)
     parser.add_argument("--views", type=int, default=DemoConfig.views, help="photos of each scene")
     parser.add_argument("--backgrounds", nargs="+", default=["table"], choices=("table", "white", "sky"))
     parser.add_argument("--only", nargs="+", help="only variants whose names begin so")
@@ -89,15 +89,15 @@ def main() -> None:
     model = GBiNet.from_pretrained(options.weights)
     sums: dict[str, list[tuple[float, float, float, int]]] = {}
     for seed, background in itertools.product(options.seeds, options.backgrounds):
-        height = options.size * 3 // 4
-        config = DemoConfig(width=options.size, height=height, seed=seed, views=options.views)
+        height = options.max_size * 3 // 4
+        config = DemoConfig(width=options.max_size, height=height, seed=seed, views=options.views)
         threshold = config.threshold * 0.75
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
             scene = render_scene(place / "scene", config)
             if background != "table":
                 before(background, scene, seed)
-            depth = DepthConfig(max_size=options.size, device=options.device)
+            depth = DepthConfig(max_size=options.max_size, device=options.device)
             estimate_depths(scene, model, place / "depth", depth)
             for name, fusion in variants():
                 if options.only and not name.startswith(tuple(options.only)):

@@ -16,9 +16,9 @@ def main(out: Path = Path("example-cloud")) -> None:
     scene = render_scene(out / "scene", DemoConfig(views=5, width=256, height=192))
     model = gbinet.GBiNet.from_pretrained()
     cloud = gbinet.reconstruct(scene, model, out=out)
-    trusted = cloud if cloud.num_views is None else cloud[cloud.num_views >= 4]
+    trusted = cloud if cloud.num_views is None else cloud[cloud.num_views >= 5]
     trusted.save(out / "trusted.ply")
-    print(f"{len(cloud)} points in {out / 'cloud.ply'}, {len(trusted)} of them seen by four views or more")
+    print(f"{len(cloud)} points in {out / 'cloud.ply'}; all five views agree on {len(trusted)} of them")
 
 
 if __name__ == "__main__":

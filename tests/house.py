@@ -24,6 +24,7 @@ LEVELS: list[set[str]] = [
     {"formats", "ops"},
     {"model", "scenes", "render"},
     {"inference", "fusion", "evaluation", "viewer", "training", "georeference"},
+    {"cluster"},
     {"pipeline"},
     {"cli"},
 ]

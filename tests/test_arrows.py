@@ -30,7 +30,7 @@ UPWARDS = {("pointcloud.py", "gbinet.formats.cloud_files")}
 # Who asks which kernels can be used outside ops: the renderer has kernels of its own. (`usable` is also a
 # tensor in training/optimise.py, and a truth value in formats/colmap.py.)
 USABLE_ELSEWHERE = {
-    "fusion/fuse.py",
+    "fusion/comparing.py",
     "inference/compiling.py",
     "render/rasterise.py",
     "render/shade.py",
@@ -55,6 +55,7 @@ PARSING_ELSEWHERE = {
         "safetensors.safe_open",
     ): "weights are the network's own file; safetensors checks it",
     ("model/weights.py", "torch.load"): "published checkpoints, without code (weights_only)",
+    ("inference/compilers.py", "json.loads"): "messages between processes of ours",
     ("training/checkpoint.py", "safetensors.torch.load_file"): "a run's own file; safetensors checks it",
     ("render/assets.py", "numpy.load"): "objects to render, without pickle; the user's own folder",
     ("render/assets.py", "trimesh.load"): "meshes to render; trimesh reads their formats",

@@ -20,6 +20,7 @@ from documents import ROOT, Block, blocks, inline_commands, inline_flags
 
 import gbinet
 from gbinet.cli import main as cli
+from gbinet.cli.cluster_options import spelled_out
 from gbinet.cli.completion import flags
 from gbinet.cli.main import VERBS
 from gbinet.depthmap import DepthMap
@@ -38,6 +39,7 @@ OTHERS = {"colmap", "ns-train", "DensifyPointCloud", "ReconstructMesh", "Texture
 
 def parsed(verb: str, arguments: list[str]) -> None:
     """Parse as `gbinet VERB ...` does, without running anything."""
+    arguments = spelled_out(arguments)
     module = importlib.import_module(f"gbinet.cli.{verb}")
     run = module.command(arguments) if hasattr(module, "command") else module.run
     if isinstance(run, dict):

@@ -1,6 +1,7 @@
 """What the site takes from the project itself, at build time: the command line, the model card.
 
-A page asks for it by a comment: `<!-- commands -->`, `<!-- file: PATH -->`.
+A page asks for it by a comment: `<!-- commands -->`, `<!-- file: PATH -->`. A paragraph that begins with
+`<!-- not on the site -->` is for those who read the page as a file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ SHIM = "https://unpkg.com/iframe-worker/shim"
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for every page."""
+    markdown = re.sub(r"<!-- not on the site -->\n(.+\n)*", "", markdown)
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", commands())
     return re.sub(r"<!-- file: (\S+) -->", lambda found: included(found[1]), markdown)

@@ -22,7 +22,7 @@ class PointCloud:
         rgb: Colours, [N, 3] uint8.
         normals: Unit normals, [N, 3] float32.
         confidence: [N] float32 in [0, 1].
-        num_views: How many views agree on the point, [N] uint8; 255 means that many or more.
+        num_views: Views that agree on the point, its own included, [N] uint8; 255 means that many or more.
 
     Raises:
         InputError: If xyz is not [N, 3], or a field has another number of rows.
@@ -42,7 +42,7 @@ class PointCloud:
     rgb: Tensor | None = None  # [N, 3] uint8
     normals: Tensor | None = None  # [N, 3] float32, unit length
     confidence: Tensor | None = None  # [N] float32
-    num_views: Tensor | None = None  # [N] uint8: how many views agree on the point (255 = that many or more)
+    num_views: Tensor | None = None  # [N] uint8: views that agree, its own included (255 = that many or more)
 
     def __post_init__(self) -> None:
         if self.xyz.dim() != 2 or self.xyz.shape[1] != 3:

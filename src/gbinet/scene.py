@@ -100,12 +100,14 @@ class SparsePoints:
         rgb: Colours, [P, 3] uint8.
         view_index: Views of all tracks, concatenated, [T] int64.
         track_start: [P + 1] int64: track p is view_index[track_start[p]:track_start[p + 1]].
+        error: Mean reprojection error, [P] float64, in pixels; negative where it is not known.
     """
 
     xyz: Tensor  # [P, 3] float64
     rgb: Tensor | None = None  # [P, 3] uint8
     view_index: Tensor | None = None  # [T] int64: views of all tracks, concatenated
     track_start: Tensor | None = None  # [P + 1] int64: track p is view_index[start[p]:start[p + 1]]
+    error: Tensor | None = None  # [P] float64, pixels
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ OTHERS = (
 @pytest.mark.parametrize("verb", ["train", "validate"])
 def test_training_needs_few_packages(verb: str, tmp_path: Path) -> None:
     """A machine that trains has torch, numpy, pillow, safetensors and rich; tyro comes along in a folder."""
-    train = """train --out run --height 64 --width 64 --views 2 --batch-size 1 --stages 1 --total-steps 1
+    train = """train --out run --size 64x64 --views 2 --batch-size 1 --stages 1 --total-steps 1
         --zoom 1 --dtu-like --precision float32 --validation-scenes 0"""
     arguments = {"train": train.split(), "validate": ["validate", "--help"]}[verb]
     code = f"""
@@ -244,3 +244,13 @@ def test_training_says_at_once_that_a_folder_is_missing(
 ) -> None:
     assert main(["train", "--preset", "rendered", "--out", str(tmp_path), flag, "/nowhere"]) == 2
     assert f"{flag} /nowhere: there is no such" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "verb", ["reconstruct", "depth", "fuse", "view", "info", "convert", "render", "validate"]
+)
+def test_help_names_what_an_option_takes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    shown = capsys.readouterr().out
+    assert "--" in shown and "None" not in shown

@@ -88,6 +88,19 @@ def test_depth_map_gets_the_camera_of_its_size(tmp_path):
     assert result.confidence is not None
 
 
+def test_depth_map_has_the_camera_of_its_file(tmp_path):
+    K = torch.tensor([[8.0, 0, 2], [0, 8, 1.5], [0, 0, 1]], dtype=torch.float64)
+    pose = torch.eye(4).double()
+    pose[0, 3] = 0.5
+    path = write_depth(tmp_path / "a.npz", torch.ones(3, 4), camera=Camera(K, pose, 4, 3))
+    found = read_depth_map(path).camera
+    assert torch.equal(found.K, K) and torch.equal(found.cam_from_world, pose)
+    for name in ("b.npz", "b.pfm"):
+        bare = write_depth(tmp_path / name, torch.ones(3, 4))
+        with pytest.raises(InputError, match=rf"{name}: holds no camera.*read_depth_map\(path, camera\)"):
+            read_depth_map(bare)
+
+
 def npz_of(**members: bytes) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:

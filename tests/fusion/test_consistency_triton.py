@@ -10,8 +10,8 @@ import torch
 from ball_scene import SceneMaker, true_depth
 
 from gbinet.depthmap import DepthMap
+from gbinet.fusion import comparing
 from gbinet.fusion import consistency_triton as kernels
-from gbinet.fusion import fuse as fusion
 from gbinet.fusion.fuse import FusedView, FusionConfig, fuse_views
 from gbinet.scene import Scene
 
@@ -37,7 +37,7 @@ def fused(
     scene: Scene, config: FusionConfig, device: torch.device, fast: bool, patch: pytest.MonkeyPatch
 ) -> list[FusedView]:
     with patch.context() as patched:
-        patched.setattr(fusion.ops, "usable", lambda *_: fast)
+        patched.setattr(comparing.ops, "usable", lambda *_: fast)
         if device.type == "cpu":  # the interpreter takes as long for a large tile as for a small one
             patched.setattr(kernels, "_TILE", 1 << 14)
             patched.setattr(kernels, "_BLOCK", 1 << 10)

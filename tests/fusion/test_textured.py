@@ -18,11 +18,14 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError
 from gbinet.formats.image import read_image
 from gbinet.formats.textured_mesh import TexturedMesh, write_glb, write_obj
-from gbinet.fusion.fuse import FusionConfig
+from gbinet.fusion.fuse import FusionConfig, fuse
+from gbinet.fusion.mesh import Mesher, simplified
 from gbinet.fusion.paint import even_exposure, paint
 from gbinet.fusion.textured import picture_size, upwards, write_textured
 from gbinet.fusion.unwrap import FlatMesh, unwrap
+from gbinet.pipeline.demo import DemoConfig, render_scene
 from gbinet.scene import Scene
+from gbinet.scenes.depth_folder import DepthFolder
 
 pytest.importorskip("xatlas")
 
@@ -111,8 +114,8 @@ def test_exposures_are_evened_out() -> None:
     rng = torch.Generator().manual_seed(0)
     shades = torch.rand(500, 3, generator=rng) * 0.4 + 0.2
     true = [0.7, 1.0, 1.4]
-    seen = torch.ones(500)
-    gains = even_exposure([(v, seen, (shades * g).clamp(0, 1)) for v, g in enumerate(true)])
+    everywhere = torch.arange(500)
+    gains = even_exposure([(v, everywhere, (shades * g).clamp(0, 1)) for v, g in enumerate(true)])
     products = torch.stack([gains[v] * g for v, g in enumerate(true)])
     assert torch.allclose(products, products[:1].expand(3, 3), rtol=0.02)
     assert even_exposure([]) == {}
@@ -175,3 +178,21 @@ def test_psnr_of_a_wrong_picture_is_low(painted: tuple[Scene, TexturedMesh]) -> 
     scene, mesh = painted
     wrong = TexturedMesh(mesh.vertices, mesh.faces, mesh.uv, 255 - mesh.picture)
     assert psnr(wrong, scene.views[0].camera, photo_of(scene, 0)) < 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 8])
+def test_the_mesh_of_a_rendered_scene_looks_like_its_photos(tmp_path: Path, seed: int) -> None:
+    """From depth maps to the painted mesh, with photos of different exposure."""
+    pytest.importorskip("open3d")
+    scene = render_scene(tmp_path / "scene", DemoConfig(views=5, width=256, height=192, seed=seed))
+    maps, config = DepthFolder(scene), FusionConfig(min_views=2)
+    mesher = Mesher(scene, maps, "textured", config, None, 20_000)
+    fuse(scene, maps, tmp_path / "cloud.ply", config, on_view=mesher.add)
+    assert mesher.tsdf is not None
+    vertices, faces = simplified(mesher.tsdf.surface(tmp_path / "mesh"), 20_000)
+    flat = unwrap(vertices, faces, picture_size(scene, vertices, faces))
+    mesh = TexturedMesh(flat.vertices, flat.faces, flat.uv, paint(scene, maps, flat, config))
+    scores = [psnr(mesh, view.camera, photo_of(scene, i)) for i, view in enumerate(scene.views)]
+    print(f"seed {seed}: {np.round(scores, 1)} dB")
+    assert np.mean(scores) > 24, scores

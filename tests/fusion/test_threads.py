@@ -14,6 +14,7 @@ from ball_scene import SceneMaker
 from gbinet.fusion.photometric import texture
 from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
+from gbinet.model.layers import Conv2d
 from gbinet.ops.shares import shares
 from gbinet.pipeline.reconstruct import ReconstructConfig, run
 
@@ -41,6 +42,16 @@ def test_softmax_over_bins(size: tuple[int, int]) -> None:
         assert torch.equal(one, two) and torch.equal(one, three)
         assert torch.allclose(one, logits.softmax(1), atol=1e-6)
     assert torch.equal(shares(logits), logits.softmax(1))  # while training
+
+
+@pytest.mark.parametrize("size", [(33, 47), (68, 96)])
+def test_convolution_of_one_pixel_to_few_channels(size: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    layer, maps = Conv2d(64, 3, 1), torch.randn(1, 64, *size)
+    with torch.inference_mode():
+        one, two, three = (with_threads(n, lambda: layer(maps)) for n in (1, 2, 3))
+        assert torch.equal(one, two) and torch.equal(one, three)
+        assert torch.allclose(one, torch.nn.functional.conv2d(maps, layer.weight, layer.bias), atol=1e-5)
 
 
 def test_texture_is_exact() -> None:

@@ -29,6 +29,8 @@ from gbinet.georeference.similarity import Similarity, moved_camera, moved_scene
 from gbinet.inference.predictor import DepthConfig
 from gbinet.pipeline.reconstruct import ReconstructConfig, run
 from gbinet.scene import Scene
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.load import load_scene
 
 pyproj = pytest.importorskip("pyproj")
 pytest.importorskip("laspy")
@@ -131,6 +133,26 @@ def test_the_cloud_lies_on_the_map(ball_scene: SceneMaker, tmp_path: Path, views
     assert np.allclose(np.sort(local[:, 0] + result.place.offset[0]), np.sort(on_map[:, 0]), atol=2e-3)
     assert "EPSG:32615" in result.report.read_text()
     assert json.loads((tmp_path / "out" / "run.json").read_text())["georeference"]["crs"] == CRS
+
+
+def test_a_run_in_another_frame_leaves_nothing_of_the_old_one(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    """On the map first, then without it: depth maps, cloud and exports are all in the new unit."""
+    scene, out = with_gps(ball_scene(views=6), 0.0, 0), tmp_path / "out"
+    model = moved_scene(scene, AS_SFM_LEAVES_IT)
+    depth, fusion = DepthConfig(max_size=64, views=3), FusionConfig(min_views=2)
+    for georeference in ("gps", "off"):
+        config = ReconstructConfig(depth, fusion, place=PlaceConfig(georeference))
+        placed = place_scene(model, config.place)[0] if georeference == "gps" else model
+        unit = placed.views[0].depth_range.far / scene.views[0].depth_range.far
+        run(model, MovedOracle(scene, unit), out, config)  # type: ignore[arg-type]
+        assert (out / "cloud.laz").exists() == (out / "georeference.json").exists() == (georeference == "gps")
+    (out / "cloud.laz").write_text("mine")  # no run wrote it
+    radius = read_ply(out / "cloud.ply").xyz.norm(dim=-1).median()
+    assert float(radius) < 100 * AS_SFM_LEAVES_IT.scale
+    found = load_scene(out)
+    assert DepthFolder(found).load(0) is not None  # its camera is that of the scene
+    run(model, MovedOracle(scene, unit), out, config)  # type: ignore[arg-type]
+    assert (out / "cloud.laz").read_text() == "mine"
 
 
 @settings(max_examples=25, deadline=None)

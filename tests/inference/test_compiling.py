@@ -6,9 +6,13 @@ Each test is a process of its own, without Triton's interpreter and with a drive
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -42,29 +46,113 @@ def answer(script: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def test_kernels_of_fusion_are_compiled_by_threads(tmp_path: object) -> None:
-    script = f"""
-import threading
+_COMPILE = """
+import sys
+from pathlib import Path
+from gbinet.fusion.fuse import FusionConfig
+from gbinet.fusion.judging import rehearse
+from gbinet.inference import compilers
+from gbinet.inference.compiling import compiling_only
+
+knobs.cache.dir = CACHE
+plain = JITFunction.run
+
+def hear(*, src, cache_hit, **_):
+    compiled.append((src.name, cache_hit))
+
+def launch():
+    rehearse(FusionConfig(), torch.device("cpu"))
+
+def as_if_launched():
+    \"\"\"Compile in this process what a launch with these arguments needs.\"\"\"
+    def run(self, *args, grid, warmup, **options):
+        return plain(self, *args, grid=grid, warmup=True, **options)
+    JITFunction.run = run
+    launch()
+
+knobs.compilation.listener = hear
+told = []
+BEFORE
+with compiling_only(Path(CACHE), lambda done, total: told.append((done, total))):
+    launch()
+assert JITFunction.run is plain and knobs.runtime.jit_cache_hook is None
+assert sorted(told) == [(1, 3), (2, 3), (3, 3)], told
+here = len(compiled)
+as_if_launched()
+print(here, sorted(compiled[here:]))
+"""
+
+
+@pytest.mark.parametrize("processes", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_kernels_are_compiled_ahead_and_found_by_those_who_launch_them(
+    tmp_path: Path, processes: bool
+) -> None:
+    """By processes that have no GPU; by this one where none can be started."""
+    before = "" if processes else "sys.executable = '/there/is/no/such/program'"
+    script = _COMPILE.replace("CACHE", repr(str(tmp_path))).replace("BEFORE", before)
+    in_the_cache = [(name, True) for name in ("_agree", "_points", "_sight")]
+    assert answer(script) == (f"0 {in_the_cache}" if processes else "3 []")  # there, they are in memory
+
+
+@pytest.mark.slow
+def test_who_is_told_how_far_it_is_may_give_up(tmp_path: Path) -> None:
+    script = """
+import os
+from pathlib import Path
 from gbinet.fusion.fuse import FusionConfig
 from gbinet.fusion.judging import rehearse
 from gbinet.inference.compiling import compiling_only
 
-knobs.cache.dir = {str(tmp_path)!r}
-here, plain = threading.get_ident(), JITFunction.run
+def tell(done, total):
+    raise InterruptedError("enough")
 
-def hear(*, src, cache_hit, **_):
-    compiled.append((src.name, cache_hit, threading.get_ident() == here))
-
-knobs.compilation.listener = hear
-told = []
-with compiling_only(lambda done, total: told.append((done, total))):
-    rehearse(FusionConfig(), torch.device("cpu"))
-assert JITFunction.run is plain
-assert told[-1] == (3, 3), told
-print(sorted(compiled))
+try:
+    with compiling_only(Path(CACHE), tell):
+        rehearse(FusionConfig(), torch.device("cpu"))
+except InterruptedError as error:
+    told = str(error)
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print(told, "and nobody is left")
 """
-    expected = [(name, False, False) for name in ("_agree", "_points", "_sight")]
-    assert answer(script) == str(expected)
+    assert answer(script.replace("CACHE", repr(str(tmp_path)))) == "enough and nobody is left"
+
+
+@pytest.mark.slow
+def test_compilers_end_with_whoever_asked_for_them(tmp_path: Path) -> None:
+    """Also when that one is killed and can say nothing."""
+    script = """
+import os, signal, sys
+from pathlib import Path
+from gbinet.fusion.fuse import FusionConfig
+from gbinet.fusion.judging import rehearse
+from gbinet.inference.compilers import Compilers
+from gbinet.inference.compiling import noting_launches
+
+with Compilers(Path(CACHE)) as compilers, noting_launches(compilers.submit):
+    rehearse(FusionConfig(), torch.device("cpu"))
+    print(compilers._process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", _PREAMBLE + script.replace("CACHE", repr(str(tmp_path)))]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    group, deadline = int(done.stdout), time.monotonic() + 60
+    while _alive(group) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _alive(group)
+
+
+def _alive(group: int) -> bool:
+    """Whether a process of the group runs; one that ended and that nobody asked about does not."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state != "Z":
+                return True
+    return False
 
 
 @pytest.mark.slow

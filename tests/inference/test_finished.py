@@ -19,8 +19,10 @@ from PIL import Image
 
 from gbinet.errors import GBiNetError
 from gbinet.formats.made_by import maker_of
+from gbinet.inference.depth_run import DepthRun
 from gbinet.inference.finished import _settings
-from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
+from gbinet.inference.predictor import DepthConfig, estimate_depths
+from gbinet.model.calibration import Calibration
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import DepthRange, Scene
@@ -331,3 +333,17 @@ def test_a_part_that_a_network_does_not_have_is_not_in_its_settings() -> None:
     assert "choice_again" not in known and "choice_widths" in known
     again = GBiNet(GBiNetConfig(choice_widths=(4, 4, 4), choice_again=True))
     assert _settings(again, DepthConfig(), "weights")["configuration of the network"]["choice_again"]
+
+
+def test_maps_of_another_calibration_are_not_kept(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = ball_scene()
+    oracle = Oracle(scene)
+    run(scene, tmp_path / "out", oracle)
+    oracle.calibration = Calibration([0.0, 1.0], [0.0, 0.5])
+    with pytest.raises(GBiNetError, match="other calibration"):
+        run(scene, tmp_path / "out", oracle)
+    assert len(run(scene, tmp_path / "out", oracle, overwrite=True).computed) == len(scene.views)
+    assert not run(scene, tmp_path / "out", oracle).computed
+    oracle.calibration = None  # type: ignore[assignment]
+    with pytest.raises(GBiNetError, match="other calibration"):
+        run(scene, tmp_path / "out", oracle)

@@ -101,7 +101,14 @@ def test_same_features(monkeypatch: pytest.MonkeyPatch, kernel_device: torch.dev
         torch.testing.assert_close(own, reference, rtol=1e-3, atol=1e-3 * float(reference.abs().max()))
 
 
-@pytest.mark.parametrize("config", [PLAIN, REFINED, CHOOSING], ids=["plain", "refined", "choosing"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(PLAIN, id="plain"),
+        pytest.param(REFINED, id="refined", marks=pytest.mark.slow),  # "choosing" has all of it too
+        pytest.param(CHOOSING, id="choosing"),
+    ],
+)
 def test_same_depth_and_confidence(
     config: GBiNetConfig, monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device
 ) -> None:

@@ -7,16 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ball_scene import RADIUS, SceneMaker
+from ball_scene import RADIUS, SceneMaker, true_depth
 from oracle import Oracle
 from PIL import Image
 
 import gbinet.pipeline.reconstruct as pipeline
+from gbinet.cli.main import main
 from gbinet.errors import GBiNetError, InputError, SceneError
+from gbinet.formats.depth_files import write_depth
+from gbinet.georeference.place import Georeference
 from gbinet.inference.predictor import DepthConfig
+from gbinet.pipeline.placing import with_place
 from gbinet.pipeline.reconstruct import PRESETS, ReconstructConfig, reconstruct, run
 from gbinet.pipeline.record import duration
 from gbinet.pointcloud import PointCloud
+from gbinet.viewer.report import Report
 
 CONFIG = ReconstructConfig(depth=DepthConfig(views=3))
 
@@ -43,6 +48,45 @@ def test_photos_become_a_cloud_with_report_and_record(ball_scene: SceneMaker, tm
     text = result.report.read_text()
     assert f"{result.points:,} points" in text and "judged" in text
     assert all(f"<h3>{view.name}</h3>" in text for view in scene.views)
+    assert "confidence from 0.1 (0.6 where blank): " in text
+    assert "cached_maps" not in text and ">None<" not in text  # what says nothing to a reader
+
+
+def test_the_report_says_that_photos_alone_have_no_unit() -> None:
+    page = Report("title", "subtitle", ())
+    assert "no unit" in with_place(page, None, bare=True).subtitle
+    assert with_place(page, None, bare=False) == page
+    known = Georeference("--scale", None, (0, 0, 0), np.eye(4).tolist())
+    assert "no unit" not in with_place(page, known, bare=True).subtitle
+
+
+def test_info_counts_the_depth_maps_of_a_run(
+    ball_scene: SceneMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = ball_scene()
+    run(scene, Oracle(scene), tmp_path, CONFIG)  # type: ignore[arg-type]
+    capsys.readouterr()
+    assert main(["info", str(tmp_path)]) == 0
+    assert "depth 5 of 5 views, by gbinet" in " ".join(capsys.readouterr().out.split())
+
+
+def test_true_depth_inside_a_result_is_not_taken_for_that_of_the_run(
+    ball_scene: SceneMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = ball_scene()
+    truth = [
+        write_depth(scene.root / f"true-{view.name}.pfm", true_depth(view.camera)) for view in scene.views
+    ]
+    views = tuple(replace(view, depth_path=path) for view, path in zip(scene.views, truth, strict=True))
+    result = scene.root.parent
+    run(replace(scene, views=views), Oracle(scene), result, CONFIG)  # type: ignore[arg-type]
+    capsys.readouterr()
+    assert main(["info", str(result)]) == 0
+    printed = "".join(capsys.readouterr().out.split())
+    assert "5of5views(truedepth);5bygbinet(--depth" in printed
+    for more, noted in ([], True), (["--depth", str(result)], False):
+        assert main(["fuse", str(result), "-o", str(tmp_path / "fused" / "cloud.ply"), *more]) == 0
+        assert ("note: the true depth" in capsys.readouterr().out) == noted
 
 
 def test_a_second_run_keeps_the_depth_and_gives_the_same_cloud(

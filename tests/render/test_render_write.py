@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from gbinet.cli.main import main
 from gbinet.errors import FormatError, InputError, SceneError
 from gbinet.render import AssetLibrary, make_scene, validation_samples
+from gbinet.render.assets import read_mesh
 from gbinet.render.write import WriteConfig, write_dataset
 from gbinet.scenes.dataset import MVSDataset, SampleConfig
 from gbinet.scenes.load import load_scene
@@ -133,6 +135,22 @@ def test_broken_libraries_are_named(tmp_path: Path) -> None:
     )
     with pytest.raises(FormatError, match="do not exist"):
         library.asset(path)
+
+
+def test_a_library_that_is_all_held_back_says_so(tmp_path: Path) -> None:
+    for name in ("meshes/a.obj", "textures/a.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    with pytest.raises(SceneError, match="1 mesh and 1 texture, but the first of every eight is held back"):
+        AssetLibrary.open(tmp_path)
+    (tmp_path / "meshes" / "b.obj").touch()
+    assert [p.name for p in AssetLibrary.open(tmp_path).objects] == ["b.obj"]
+
+
+def test_meshes_without_trimesh_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trimesh", None)
+    with pytest.raises(SceneError, match=r"a\.obj: .*pip install 'gbinet\[assets\]'"):
+        read_mesh(tmp_path / "a.obj")
 
 
 def test_own_meshes_are_read(tmp_path: Path) -> None:

@@ -45,6 +45,23 @@ def test_sources_show_what_the_reference_shows(seed: int) -> None:
     assert bool((away < 0.04 * 5).all())  # five standard deviations of where windows wander
 
 
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), sizes=st.floats(1.01, 4.0), zoom=st.sampled_from([1.0, 3.0]))
+def test_sources_of_other_sizes_differ_in_scale_alone(seed: int, sizes: float, zoom: float) -> None:
+    rig = draw_rig(chance(seed), "table", LAYOUT, 4, 80, 64, True)
+    same = draw_windows(chance(seed, "zoom"), rig, zoom).cameras
+    other = draw_windows(chance(seed, "zoom"), rig, zoom, sizes=sizes).cameras
+    assert torch.equal(same.cam_from_world, other.cam_from_world) and torch.equal(same.K[0], other.K[0])
+    scale = other.K[1:, :2, :2] / same.K[1:, :2, :2].where(same.K[1:, :2, :2] != 0, 1.0)
+    assert torch.allclose(scale[:, 0, 0], scale[:, 1, 1])
+    assert bool((scale[:, 0, 0].log().abs() <= np.log(sizes) + 1e-9).all())
+    # What lies in the middle of a window does so in the other: the middle of the reference's plane, about.
+    middle = torch.tensor([40.0, 32.0, 1.0], dtype=torch.float64)
+    rays = [torch.linalg.inv(K[1:]) @ middle for K in (same.K, other.K)]
+    away = (rays[0] - rays[1])[:, :2].abs() * same.K[1:, [0, 1], [0, 1]] / middle[:2]
+    assert bool((away < 2 * 0.04 * 5 * max(1.0, sizes)).all())
+
+
 def test_zoomed_samples_follow_from_their_number_and_no_zoom_changes_nothing() -> None:
     def sample(zoom: float) -> torch.Tensor:
         config = RenderConfig(width=48, height=40, views=2, scenes_at_once=1, zoom=zoom)

@@ -87,6 +87,15 @@ def test_blendedmvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert view.depth_path is not None and view.depth_path.suffix == ".pfm"
 
 
+def test_a_folder_that_is_another_is_named_as_it_was_given(tmp_path: Path) -> None:
+    with pytest.raises(
+        SceneError, match=r"mine is not BlendedMVS's training set: its first training scene 5c1f"
+    ):
+        blendedmvs.load_set(tmp_path / "mine", "train")
+    with pytest.raises(SceneError, match=r"mine does not hold DTU: neither Cameras/pair\.txt nor scan2"):
+        dtu.load_set(tmp_path / "mine", "train")
+
+
 def test_tanks_takes_short_range_cameras(tmp_path: Path) -> None:
     family = tmp_path / "intermediate" / "Family"
     folders.mvsnet(family, tail="1 0.1 256 90")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gbinet.camera import Camera
 from gbinet.errors import InputError
 from gbinet.scene import DepthRange, SourceView, SparsePoints, View
+from gbinet.scenes.nearest import nearest
 from gbinet.scenes.neighbours import coverage, rank_by_geometry, rank_by_tracks
 
 
@@ -143,3 +144,30 @@ def test_a_longer_lens_makes_up_for_distance() -> None:
         for camera in (far, replace(far, K=K))
     )
     assert long == pytest.approx(short * math.exp(math.log2(3) ** 2 / 2), rel=0.1)
+
+
+def test_nearest_is_a_table_of_all_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = torch.rand(300, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    points[:100] *= 0.01  # crowded and empty boxes
+    table = torch.cdist(points, points).fill_diagonal_(torch.inf).topk(7, largest=False)
+    monkeypatch.setattr("gbinet.scenes.nearest._LEAF", 16)
+    distances, indices = nearest(points, 7)
+    assert torch.equal(indices, table.indices)
+    assert torch.allclose(distances, table.values)
+
+
+def test_ranking_by_tracks_without_a_table_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = torch.Generator().manual_seed(1)
+    points = SparsePoints(
+        torch.randn(400, 3, dtype=torch.float64, generator=random),
+        view_index=torch.randint(0, 12, (2000,), generator=random),
+        track_start=torch.arange(0, 2001, 5),
+    )
+    cameras = ring(12, 9.0)
+    whole = rank_by_tracks(cameras, points, 5)
+    monkeypatch.setattr("gbinet.scenes.neighbours._TABLE", 0)
+    monkeypatch.setattr("gbinet.scenes.neighbours._PAIRS_AT_ONCE", 500)
+    parts = rank_by_tracks(cameras, points, 5)
+    assert [[s.index for s in row] for row in parts] == [[s.index for s in row] for row in whole]
+    for one, other in zip(whole, parts, strict=True):
+        assert [s.score for s in one] == pytest.approx([s.score for s in other], rel=1e-12)

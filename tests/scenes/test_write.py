@@ -40,6 +40,7 @@ def with_points(scene: Scene) -> Scene:
             rgb=torch.tensor([[1, 2, 3], [4, 5, 6], [250, 251, 252]], dtype=torch.uint8),
             view_index=torch.tensor([0, 2, 4, 1, 3]),
             track_start=torch.tensor([0, 3, 3, 5]),
+            error=torch.tensor([0.25, -1.0, 1 / 3], dtype=torch.float64),
         ),
     )
 
@@ -80,6 +81,7 @@ def test_scene_comes_back(tmp_path, plane_scene, kind):
     if kind.startswith("colmap"):
         assert torch.equal(back.points.view_index, scene.points.view_index)
         assert torch.equal(back.points.track_start, scene.points.track_start)
+        assert torch.equal(back.points.error, scene.points.error)
 
 
 def test_mvsnet_keeps_ranges_and_pairs_exactly(tmp_path, plane_scene):
@@ -166,6 +168,7 @@ def test_colmap_text_is_binary_and_pycolmap_reads_both(tmp_path, plane_scene):
                 expected = image.project_point(model.points3D[point.point3D_id].xyz)
                 assert np.abs(point.xy - expected).max() < 1e-9
         assert [len(model.points3D[i].track.elements) for i in (1, 2, 3)] == [3, 0, 2]
+        assert [model.points3D[i].error for i in (1, 2, 3)] == scene.points.error.tolist()
     a, b = (
         read_model(tmp_path / kind / "sparse" / "0", observations=True) for kind in ("colmap", "colmap-text")
     )

@@ -67,10 +67,19 @@ def test_every_field_is_a_flag_that_is_explained(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         tyro.cli(command(["--help"]), args=["--help"])
     shown = capsys.readouterr().out
-    for field in (*fields(TrainConfig), *fields(GBiNetConfig)):
-        if field.name != "network":
-            explained = re.search(rf"--{field.name.replace('_', '-')}\b(.*?)\(default", shown, re.S)
-            assert explained and len(re.findall(r"[a-z]{2,}", explained[1])) > 2, field.name
+    names = {field.name for field in (*fields(TrainConfig), *fields(GBiNetConfig))}
+    for name in (names | {"size"}) - {"network", "height", "width"}:
+        explained = re.search(rf"--{name.replace('_', '-')}\b(.*?)\(default", shown, re.S)
+        assert explained and len(re.findall(r"[a-z]{2,}", explained[1])) > 2, name
+    assert "--height" not in shown and "--width" not in shown
+    assert ".py" not in shown.split("\n\n", 1)[1], "users do not have the source"  # usage names us
+
+
+def test_size_is_width_and_height() -> None:
+    assert (flags([]).width, flags([]).height) == (TrainConfig.width, TrainConfig.height)
+    given = flags(["--size", "192x128"])
+    assert type(given) is TrainConfig and (given.width, given.height) == (192, 128)
+    assert (flags(["--preset", "dtu"]).width, flags(["--preset", "dtu"]).height) == (1280, 1024)
 
 
 def test_flags_change_the_preset_and_its_network():
@@ -125,6 +134,22 @@ def test_impossible_runs_are_refused(change: dict[str, object], said: str):
         preset("rendered", **change)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "."], "--data is only read with --preset dtu, dtu-crops or blendedmvs"),
+        (["--preset", "dtu"], "--data is missing"),
+        (["--preset", "dtu", "--data", "no-such-folder"], "no-such-folder: there is no such folder"),
+        (["--assets", "no-such-folder"], "no-such-folder: there is no such folder"),
+    ],
+)
+def test_folders_that_are_not_read_or_not_there_are_refused(words: list[str], said: str, tmp_path: Path):
+    words = [*words, "--out", str(tmp_path / "run")]
+    with pytest.raises(InputError, match=said):
+        tyro.cli(command(words), args=words)
+    assert not list(tmp_path.iterdir())
+
+
 def test_unknown_presets_and_fields_are_refused():
     with pytest.raises(InputError, match="no training preset"):
         preset("kitti")
@@ -142,3 +167,8 @@ def test_all_stages_of_a_product_count() -> None:
     assert GBiNetConfig().stages_counted == 6
     assert GBiNetConfig(stages=7, confidence="nearby").stages_counted == 7
     assert GBiNetConfig(stages=7, confidence="nearby", confidence_stages=3).stages_counted == 3
+
+
+def test_a_network_that_reads_out_in_its_own_way_keeps_it() -> None:
+    assert preset("rendered", "bundled").network.readout == "refined"
+    assert preset("rendered").network.readout == preset("rendered", "binet").network.readout == "expectation"

@@ -14,6 +14,7 @@ import pytest
 import torch
 from plane_scenes import PlaneSource
 
+from gbinet.cli.train import Start, _run
 from gbinet.errors import FormatError, GBiNetError, InputError, WeightsError
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
@@ -21,7 +22,7 @@ from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig, preset
 from gbinet.training.distributed import Processes
 from gbinet.training.samples import SourceStream, Stream
-from gbinet.training.trainer import TrainStatus, initial_weights, train
+from gbinet.training.trainer import Trainer, TrainStatus, initial_weights, train
 
 
 def stream_of(source: PlaneSource, batch_size: int = 2) -> Stream:
@@ -166,6 +167,47 @@ def test_minutes_stop_the_run_in_time(planes: PlaneSource, tiny: TrainConfig, tm
     assert not result.finished
     assert 0 < result.progress.seconds < 6
     assert (tmp_path / "last.safetensors").is_file()
+
+
+def test_on_a_cpu_the_first_step_comes_before_the_first_validation(
+    planes: PlaneSource, tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Where time is limited; and scenes are no larger than what is trained on."""
+    asked: list[tuple[int, int]] = []
+
+    def batches(config: TrainConfig, device: torch.device, rendered_size: tuple[int, int]) -> list[Batch]:
+        asked.append(rendered_size)
+        return [planes.batch(0, 1)]
+
+    monkeypatch.setattr("gbinet.training.trainer.validation_batches", batches)
+    monkeypatch.setattr("gbinet.training.distributed.torch.cuda.is_available", lambda: False)
+    train(replace(tiny, total_steps=1, minutes=5), tmp_path, stream=stream_of(planes))
+    assert [line["step"] for line in log(tmp_path, "validation")] == [1]
+    assert asked == [(tiny.width, tiny.height)]
+
+
+def test_a_command_without_time_for_a_step_is_not_a_run(
+    planes: PlaneSource, tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    short = replace(tiny, total_steps=0, minutes=1e-9)
+    reports: list[TrainStatus] = []
+    result = train(short, tmp_path, stream=stream_of(planes), validation=[], report=reports.append)
+    assert not result.finished and result.progress.step == 0
+    train(replace(tiny, total_steps=1), tmp_path, stream=stream_of(planes), validation=[])  # starts anew
+    monkeypatch.setattr("gbinet.cli.train.train", lambda *_, **__: result)
+    with pytest.raises(InputError, match=r"before its first step.*--validation-scenes 0"):
+        _run(Start(), short)
+
+
+@pytest.mark.parametrize("minutes", [1e-6, 1.0])
+def test_no_more_than_all_of_a_run_is_done(
+    planes: PlaneSource, tiny: TrainConfig, tmp_path: Path, minutes: float
+):
+    timed = replace(tiny, total_steps=0, total_minutes=minutes)
+    trainer = Trainer(
+        timed, tmp_path, Processes(), torch.device("cpu"), False, stream_of(planes), [], report=None
+    )
+    assert 0 < trainer.fraction() <= 1
 
 
 def test_validations_and_checkpoints_come_when_they_are_due(

@@ -113,7 +113,7 @@ def test_no_samples_and_whole_batches_are_refused():
 
 def test_table_and_log_hold_every_stage(prediction: Prediction, tmp_path: Path):
     result = measure([prediction])
-    assert len(table(result, first_stage=6).splitlines()) == 1 + 3 * 2 + 4
+    assert len(table(result, first_stage=6).splitlines()) == 1 + 3 * 2 + 5
     tracker = Tracker(tmp_path, tensorboard=True)
     tracker.validation(7, result, [prediction])
     tracker.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,36 @@ from PIL import Image
 CHROMIUM = next(
     (p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None
 )
+
+
+AXE = next(
+    (
+        path
+        for name in ("axe_playwright_python", "axe_selenium_python")
+        if (spec := find_spec(name)) is not None and spec.origin is not None
+        for path in sorted(Path(spec.origin).parent.rglob("axe.min.js"))
+    ),
+    None,
+)  # axe-core, which judges how well a page can be used without sight or mouse
+
+
+def hindrances(page: Path, folder: Path) -> list[str]:
+    """What axe-core finds serious or critical in a page, as "rule: elements"."""
+    assert AXE is not None
+    run = (
+        "axe.run().then(r => console.log('AXE' + r.violations.filter(v => ['serious', 'critical']"
+        ".includes(v.impact))"
+        ".map(v => v.id + ': ' + v.nodes.map(n => n.target.join(' ')).join(', ')).join('; ')"
+        " + ' of ' + r.passes.length));"
+    )
+    judged = folder / "judged.html"
+    scripts = f"<script>{AXE.read_text()}</script><script>{run}</script>"
+    judged.write_text(page.read_text().replace("</body>", f"{scripts}</body>"))
+    _, console = photograph(judged.as_uri(), folder, 10)
+    (said,) = [line.removeprefix("AXE") for line in console if line.startswith("AXE")]
+    found, _, passed = said.rpartition(" of ")
+    assert int(passed) > 5, "axe-core looked at nothing"
+    return [one for one in found.split("; ") if one]
 
 
 def photograph(url: str, folder: Path, patience: int = 15) -> tuple[np.ndarray, list[str]]:

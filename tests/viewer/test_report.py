@@ -84,6 +84,15 @@ def test_the_page_is_whole_escaped_and_asks_the_network_for_nothing(
     assert not re.search(r"https?://", text)
 
 
+def test_the_slider_of_views_starts_where_it_begins_to_matter(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = ball_scene(views=2)
+    cloud = cloud_of(scene)
+    assert cloud.num_views is not None
+    cloud = cloud[cloud.num_views >= 3]
+    text = write_report(tmp_path / "report.html", report_of(scene, cloud)).read_text()
+    assert 'id="min-views" type="range" min="3" max="5" step="1" value="3"' in text
+
+
 def unpack(packed: PackedCloud) -> dict[str, NDArray[Any]]:
     """What report.js sees: position [N, 3] uint16, colour [N, 3], views, confidence and size [N] uint8."""
     parts, at = [], 0
@@ -178,6 +187,35 @@ def test_a_sample_is_bounded_and_fair() -> None:
     counts = torch.histc(values, 10, 0, 10_000)
     assert counts.min() > 20 and counts.max() < 90  # about 50 of each thousand
     assert len(CloudSample().cloud) == 0
+
+
+@settings(max_examples=30)
+@given(counts=st.lists(st.integers(0, 60), max_size=12), limit=st.integers(1, 200))
+def test_a_sample_has_all_points_in_their_order_while_there_is_room(counts: list[int], limit: int) -> None:
+    sample, total = CloudSample(limit), sum(counts)
+    numbers = torch.arange(float(total))[:, None].expand(total, 3)
+    for part in numbers.split(counts) if counts else ():
+        sample.add(PointCloud(part, normals=torch.zeros(len(part), 3)))
+    kept = sample.cloud.xyz[:, 0]
+    assert len(kept) == min(total, limit) and bool((kept.diff() > 0).all())
+    assert sample.cloud.normals is None
+
+
+@pytest.mark.parametrize("step", [0.004, 0.02])
+def test_points_of_a_plane_are_as_large_as_they_are_far_apart(step: float) -> None:
+    """Whatever their order: where a second, coarser plane stands beside it, its points are larger."""
+    line, coarse = torch.arange(-0.9, 0.9, step), torch.arange(-0.9, 0.9, 2.5 * step)
+    planes = [
+        torch.cartesian_prod(side, side, height)
+        for side, height in ((line, torch.tensor([-0.5])), (coarse, torch.tensor([0.5])))
+    ]
+    local = torch.cat(planes).double()
+    packed = pack(PointCloud(local), local[torch.randperm(len(local))], 10_000_000)
+    drawn = unpack(packed)
+    spacing = packed.spacing * 2.0 ** (drawn["size"] / 16)
+    upper = drawn["position"][:, 2] > 32768
+    assert np.median(spacing[~upper]) == pytest.approx(step, rel=0.3)
+    assert np.median(spacing[upper]) == pytest.approx(2.5 * step, rel=0.3)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")

@@ -8,7 +8,13 @@ from typing import Annotated
 
 import tyro
 
-from gbinet.cli.options import BY_EXIF, NetworkFlags, NetworkOptions, otherwise
+from gbinet.cli.cluster_options import ClusterFlags, ClusterOptions
+from gbinet.cli.options import (
+    BY_EXIF,
+    NetworkFlags,
+    NetworkOptions,
+    otherwise,
+)
 from gbinet.cli.place_options import UNPLACED, PlaceFlags
 from gbinet.cli.progress import StepBars
 from gbinet.cli.say import say, say_notes
@@ -29,6 +35,7 @@ def run(
     frames: int = 100,
     place: PlaceFlags = UNPLACED,
     network: NetworkFlags = NetworkOptions(),
+    workers: ClusterFlags = ClusterOptions(),
     overwrite: bool = False,
     stages_report: bool = False,
 ) -> None:
@@ -51,8 +58,10 @@ def run(
         stages_report: Also write stages/<view>.png for six views: depth, valid pixels and confidence of every
             stage, what the filters keep, the fused cloud.
     """
-    from gbinet.inference.predictor import DepthConfig, estimate_depths
+    from gbinet.cluster.session import connected
+    from gbinet.inference.predictor import DepthConfig
     from gbinet.model.gbinet import GBiNet
+    from gbinet.pipeline.computing import compute_depths
     from gbinet.pipeline.output import output_folder
     from gbinet.pipeline.placing import prepare
     from gbinet.pipeline.reconstruct import ReconstructConfig, failures
@@ -62,27 +71,24 @@ def run(
     settings = network.settings(max_size=max_size, views=views, stages=stages, depth_range=limits)
     config = DepthConfig(**settings)
     model = GBiNet.from_pretrained(network.weights)
-    with output_folder(out, scene), StepBars() as bars:
+    with output_folder(out, scene), connected(workers.config()) as cluster, StepBars() as bars:
         reading = ReconstructConfig(
             config, images=images, masks=masks, camera=camera, frames=frames, place=place.config()
         )
         ready = prepare(scene, out, reading, bars)
-        found = ready.scene
-        result = estimate_depths(
-            found, model, out / "depth", config, overwrite=overwrite, progress=partial(bars, "depth")
-        )
+        found, shown = ready.scene, partial(bars, "depth")
+        maps = out / "depth"
+        result = compute_depths(cluster, found, model, maps, config, overwrite=overwrite, progress=shown)
         if stages_report:
             from gbinet.pipeline.stages_report import write_stages_report
 
-            write_stages_report(
-                found, model, out / "depth", out / "stages", config, progress=partial(bars, "stages")
-            )
-    if ready.posed is not None:
-        say(ready.posed.summary())
-    if ready.place is not None:
-        say(ready.place.summary())
+            stages_shown = partial(bars, "stages")
+            write_stages_report(found, model, maps, out / "stages", config, progress=stages_shown)
+    for summary in (ready.posed, ready.place):
+        if summary is not None:
+            say(summary.summary())
     say_notes([*ready.notes, *found.warnings, *result.warnings, *failures(result)])
     done, kept = len(result.computed) + len(result.kept), f"{len(result.kept)} were there already"
-    say(f"{done} depth maps ({kept}) in {duration(result.seconds)}: {out / 'depth'}")
+    say(f"{done} depth maps ({kept}) in {duration(result.seconds)}: {maps}")
     if stages_report:
         say(f"every stage of some views, and the fused cloud: {out / 'stages'}")

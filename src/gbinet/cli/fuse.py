@@ -9,12 +9,19 @@ from typing import Annotated
 
 import tyro
 
-from gbinet.cli.options import FusionFlags, FusionOptions, MeshFlags, MeshOptions
+from gbinet.cli.cluster_options import ClusterFlags, ClusterOptions
+from gbinet.cli.options import (
+    FusionFlags,
+    FusionOptions,
+    MeshFlags,
+    MeshOptions,
+    otherwise,
+)
 from gbinet.cli.progress import StepBars
 from gbinet.cli.say import say, say_notes
 from gbinet.errors import InputError, SceneError, check_positive
 from gbinet.formats.cloud_files import check_cloud_name
-from gbinet.fusion.fuse import FusionConfig, fuse
+from gbinet.fusion.fuse import FusionConfig
 from gbinet.fusion.mesh import Mesher
 
 
@@ -28,6 +35,8 @@ def run(
     images: Path | None = None,
     masks: Path | None = None,
     mesh: MeshFlags = MeshOptions(),
+    tiles: Annotated[float | None, otherwise("one file", "LENGTH")] = None,
+    workers: ClusterFlags = ClusterOptions(),
     device: str = "auto",
 ) -> None:
     """Fuse depth maps into one cloud; memory does not grow with their number.
@@ -42,46 +51,73 @@ def run(
         images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
             folder is not read.
         masks: Folder of masks named like the photos; black is ignored.
+        tiles: Write the cloud as cubes with edges of this length, in the scene's unit: out/tiles holds a file
+            for each and index.json.
         device: auto, cpu, cuda, cuda:1, mps.
     """
-    from gbinet.inference.device import pick_device
+    from gbinet.cluster.session import connected
+    from gbinet.pipeline.computing import compute_cloud, tile_writer
     from gbinet.pipeline.output import is_output_folder, output_folder
     from gbinet.scenes.depth_folder import DepthFolder
     from gbinet.scenes.load import load_scene
 
     check_positive("--depth-scale", depth_scale)
-    if mesh.mesh_voxel is not None:
-        check_positive("--mesh-voxel", mesh.mesh_voxel)
-    check_positive("--mesh-faces", mesh.mesh_faces)
     config = fusion.applied(FusionConfig(max_sources=max_sources))
     as_folder = out.is_dir() or not _has_ending(out)
-    if as_folder:
-        out = out / "cloud.ply"
-    check_cloud_name(out)
-    if mesh.mesh == "poisson" and out.suffix.lower() != ".ply":
-        raise InputError(f"--mesh poisson needs normals, which '{out.suffix}' has no place for; write a .ply")
+    out = _cloud_file(out, as_folder, tiles, mesh)
     found = load_scene(scene, images=images, masks=masks, max_sources=max_sources)
     maps = DepthFolder.of(found, depth, depth_scale)
     if not maps.known():
         raise SceneError(
             f"{depth or scene}: no depth map is named like a view, e.g. {found.views[0].name}.npz"
         )
-    mesher = (
-        None
-        if mesh.mesh is None
-        else Mesher(found, maps, mesh.mesh, config, mesh.mesh_voxel, mesh.mesh_faces)
-    )
+    if maps.passed_over:
+        say(f"note: the true depth in {scene} is fused; for the depth maps of gbinet add --depth {scene}")
+    mesher = None
+    if mesh.mesh is not None:
+        mesher = Mesher(found, maps, mesh.mesh, config, mesh.mesh_voxel, mesh.mesh_faces)
     # A file in some folder is nobody else's business; in an output folder, other runs may be at work.
     whole = as_folder or is_output_folder(out.parent)
-    with output_folder(out.parent) if whole else nullcontext(), StepBars() as bars:
-        on_view = None if mesher is None else mesher.add
-        shown = partial(bars, "fusion")
-        result = fuse(found, maps, out, config, device=pick_device(device), progress=shown, on_view=on_view)
+    with (
+        output_folder(out.parent) if whole else nullcontext(),
+        connected(workers.config()) as cluster,
+        StepBars() as bars,
+    ):
+        result = compute_cloud(
+            cluster, found, maps, maps, out, config, device=device, progress=partial(bars, "fusion"),
+            on_view=None if mesher is None else mesher.add, wants=lambda _: mesher is not None,
+            writer=None if tiles is None else tile_writer(cluster, out.parent / "tiles", tiles),
+        )  # fmt: skip
+    if tiles is not None:
+        out = out.parent / "tiles" / "index.json"
     say_notes([*found.warnings, *result.warnings])
     if mesher is not None:
         for path in mesher.write(out, out.with_name(f"{out.stem}_mesh.ply")):
             say(f"also: {path}")
     say(f"{result.points:,} points from {result.views} of {len(found.views)} views: {out}")
+
+
+def _cloud_file(out: Path, as_folder: bool, tiles: float | None, mesh: MeshOptions) -> Path:
+    """The cloud's file, if what was asked for can be written there."""
+    if mesh.mesh_voxel is not None:
+        check_positive("--mesh-voxel", mesh.mesh_voxel)
+    check_positive("--mesh-faces", mesh.mesh_faces)
+    if tiles is not None:
+        _check_tiles(tiles, as_folder, out, mesh)
+    if as_folder:
+        out = out / "cloud.ply"
+    check_cloud_name(out)
+    if mesh.mesh == "poisson" and out.suffix.lower() != ".ply":
+        raise InputError(f"--mesh poisson needs normals, which '{out.suffix}' has no place for; write a .ply")
+    return out
+
+
+def _check_tiles(edge: float, as_folder: bool, out: Path, mesh: MeshOptions) -> None:
+    check_positive("--tiles", edge)
+    if not as_folder:
+        raise InputError(f"{out}: --tiles writes many files; -o must be a folder then")
+    if mesh.mesh == "poisson":
+        raise InputError("--mesh poisson needs the cloud in one file; omit --tiles, or try --mesh tsdf")
 
 
 def _has_ending(path: Path) -> bool:

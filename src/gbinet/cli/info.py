@@ -139,10 +139,26 @@ def _summary(scene: Scene) -> Table:
             else f", seen by {len(points.view_index) / len(points.xyz):.1f} views each"
         )
         table.add_row("sparse points", f"{len(points.xyz):,}{seen}")
-    for label, paths in (("masks", [v.mask_path for v in views]), ("depth", [v.depth_path for v in views])):
-        found = sum(path is not None for path in paths)
-        table.add_row(label, f"{found} of {len(views)} views" if found else "none")
+    masks = sum(view.mask_path is not None for view in views)
+    table.add_row("masks", f"{masks} of {len(views)} views" if masks else "none")
+    table.add_row("depth", _depth_maps(scene))
     return table
+
+
+def _depth_maps(scene: Scene) -> str:
+    """The depth maps that `gbinet fuse` and `convert` find in the scene."""
+    from gbinet.scenes.depth_folder import WORKSPACE, DepthFolder
+
+    maps = DepthFolder(scene)
+    found = f"{len(maps.known())} of {len(scene.views)} views"
+    if not maps.known():
+        return "none"
+    if maps.passed_over:
+        ours = len(DepthFolder.of(scene, scene.root).known())
+        return f"{found} (true depth); {ours} by gbinet (--depth {shown(scene.root)})"
+    if maps.folder is None:
+        return found
+    return f"{found} ({WORKSPACE})" if maps.folder == scene.root / WORKSPACE else f"{found}, by gbinet"
 
 
 def _views(scene: Scene, rows: int | None) -> Table:

@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "view": "look at a reconstruction in the browser",
     "train": "train the network on rendered scenes or on a data set",
     "validate": "how good weights are, stage by stage, on rendered scenes",
+    "calibrate": "make the confidence of trained weights mean how often a pixel is right",
     "render": "random textured scenes with exact depth, as a data set",
     "evaluate": "scores of depth maps and clouds: depth, cloud, dtu, tanks, eth3d",
     "info": "what a folder holds: views, sizes, depth ranges, pairs, coverage",
@@ -104,9 +105,12 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
     import tyro
 
     from gbinet.cli.allocator import keep_freed_memory
+    from gbinet.cli.cluster_options import spelled_out
+    from gbinet.cli.optional_values import REGISTRY
     from gbinet.errors import GBiNetError
 
     keep_freed_memory()
+    arguments = spelled_out(arguments)
 
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s: %(message)s"
@@ -116,7 +120,7 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
         module = importlib.import_module(f"gbinet.cli.{verb}")
         run = module.command(arguments) if hasattr(module, "command") else module.run
         parse = tyro.extras.subcommand_cli_from_dict if isinstance(run, dict) else tyro.cli
-        parse(run, args=arguments, prog=f"gbinet {verb}", description=VERBS[verb])
+        parse(run, args=arguments, prog=f"gbinet {verb}", description=VERBS[verb], registry=REGISTRY)
     except GBiNetError as error:
         if debug:
             raise

@@ -59,6 +59,7 @@ _TITLES = {
     "kernels": "kernels",
     "depth": "depth maps",
     "fusion": "fusing",
+    "mesh": "painting",
     "rendering": "rendering",
 }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from gbinet.cli.cluster_options import ClusterFlags, ClusterOptions
 from gbinet.cli.options import (
     BY_EXIF,
     FusionFlags,
@@ -65,6 +66,7 @@ def run(
     place: PlaceFlags = UNPLACED,
     export: Annotated[tuple[ExportKind, ...], tyro.conf.arg(help_behavior_hint="(default: nothing)")] = (),
     mesh: MeshFlags = MeshOptions(),
+    workers: ClusterFlags = ClusterOptions(),
     overwrite: bool = False,
 ) -> None:
     """Make a dense cloud from photos.
@@ -105,7 +107,9 @@ def run(
     )
     model = GBiNet.from_pretrained(network.weights)
     with StepBars() as bars:
-        result = pipeline.run(photos, model, out, config, overwrite=overwrite, progress=bars)
+        result = pipeline.run(
+            photos, model, out, config, overwrite=overwrite, cluster=workers.config(), progress=bars
+        )
     _report(result)
 
 

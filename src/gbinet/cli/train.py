@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
 
+from gbinet.cli.options import Size, otherwise
 from gbinet.errors import InputError
 from gbinet.training.checkpoint import resumed_config
 from gbinet.training.config import TrainConfig, preset
@@ -21,10 +22,17 @@ from gbinet.training.trainer import TrainStatus, train
 class Start:
     """Where a run begins."""
 
-    out: Path | None = None  # folder of the run: weights, checkpoint, log, curves; default: runs/PRESET
-    preset: Literal["rendered", "dtu", "dtu-crops", "blendedmvs"] = "rendered"  # of all options below
-    model: Literal["gbinet", "binet", "gbinet-6"] | None = None  # preset of the network; default: gbinet
+    out: Annotated[Path | None, otherwise("runs/PRESET", "PATH")] = None
+    """Folder of the run: weights, checkpoint, log, curves."""
+    preset: Literal["rendered", "dtu", "dtu-crops", "blendedmvs"] = "rendered"
+    """What the options below are where you do not give them."""
+    model: Annotated[
+        Literal["gbinet", "binet", "gbinet-6", "bundled"] | None,
+        otherwise("gbinet", "{gbinet,binet,gbinet-6,bundled}"),
+    ] = None
+    """Which network: sets the options at the end."""
     resume: bool = False  # continue from the newest checkpoint in OUT, exactly where it stopped
+    size: Size | None = None  # of training images in pixels; multiples of 64
 
     @property
     def folder(self) -> Path:
@@ -39,29 +47,49 @@ class Start:
         return resumed_config(self.folder)
 
 
+@dataclass(frozen=True)
+class _Options(TrainConfig):
+    """Everything that decides what the weights become; stored with every checkpoint."""
+
+    height: tyro.conf.Suppress[int] = TrainConfig.height  # --size sets both
+    width: tyro.conf.Suppress[int] = TrainConfig.width
+
+    def sized(self, size: tuple[int, int] | None) -> TrainConfig:
+        """What is trained with, at the size that was asked for."""
+        values = {field.name: getattr(self, field.name) for field in fields(TrainConfig)}
+        return TrainConfig(**values | ({} if size is None else {"width": size[0], "height": size[1]}))
+
+
 def command(arguments: Sequence[str]) -> Callable[..., None]:
     """The verb, its options' defaults being those of the preset or of the run that is resumed."""
     begin, _ = tyro.cli(Start, args=arguments, return_unknown_args=True, add_help=False)
-    config = begin.config()
+    known = begin.config()
+    options = _Options(**{field.name: getattr(known, field.name) for field in fields(TrainConfig)})
+    begin = replace(begin, size=begin.size or (known.width, known.height))
 
     def run(
         start: Annotated[Start, tyro.conf.OmitArgPrefixes] = begin,
-        training: Annotated[TrainConfig, tyro.conf.OmitArgPrefixes] = config,
+        training: Annotated[_Options, tyro.conf.OmitArgPrefixes] = options,
     ) -> None:
         """Train the network. `gbinet train --preset dtu --data DIR` is the paper's recipe.
 
         Weights are in OUT/best.safetensors (by validation) and OUT/last.safetensors. Ctrl-C stops cleanly.
         """
-        _run(start, training)
+        _run(start, training.sized(start.size))
 
     return run
 
 
 def _check_folders(config: TrainConfig) -> None:
-    """What is read must be there: said now, not by the reader of one of its scans."""
+    """What is given must be read, and what is read must be there: said now, not by a reader of scans."""
     for name, path in (("--data", config.data), ("--assets", config.assets)):
         if path is not None and not path.is_dir():
             raise InputError(f"{name} {path}: there is no such folder")
+    if config.source == "rendered" and config.data is not None:
+        raise InputError(
+            "--data is only read with --preset dtu, dtu-crops or blendedmvs; "
+            "rendered scenes need none (--assets for objects of yours)"
+        )
     if config.source != "rendered" and config.data is None:
         raise InputError(f"--data is missing: the folder of {config.source}'s training set")
 
@@ -79,7 +107,12 @@ def _run(start: Start, config: TrainConfig) -> None:
                 console.print(line(report), highlight=False, soft_wrap=True)
 
         result = train(config, out, resume=start.resume, report=show)
-    state = "finished" if result.finished else "stopped; --resume continues"
+    if not result.progress.step:
+        raise InputError(
+            "the command ended before its first step, so there is nothing to resume: give it more --minutes, "
+            "a smaller --size or --validation-scenes 0"
+        )
+    state = "finished" if result.finished else "stopped (--resume continues)"
     best = out / "best.safetensors"
     weights = best if best.exists() else out / "last.safetensors"
     console.print(f"{state} after {result.progress.step} steps. Weights: {weights}", highlight=False)

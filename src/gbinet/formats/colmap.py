@@ -101,6 +101,12 @@ class ColmapPoints:
     track_start: NDArray[np.int64]  # [P + 1]
     image_ids: NDArray[np.int64]  # [T] tracks, concatenated
     indices: NDArray[np.int64] | None = None  # [T] which observation of that image it is, for writing
+    error: NDArray[np.float64] | None = None  # [P] mean reprojection error in pixels; -1 = not known
+
+    @property
+    def known_error(self) -> NDArray[np.float64]:
+        """[P], -1 where it is not known, as COLMAP has it."""
+        return np.full(len(self.ids), -1.0) if self.error is None else self.error
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,7 @@ def read_points(path: Path) -> ColmapPoints:
         fixed["rgb"].copy(),
         np.concatenate([[0], np.cumsum(fixed["length"].astype(np.int64))]),
         np.concatenate(tracks) if tracks else np.zeros(0, np.int64),
+        error=np.where(np.isfinite(fixed["error"]), fixed["error"], -1.0),
     )
 
 
@@ -170,6 +171,7 @@ def images_bytes(images: list[ColmapImage]) -> bytes:
 def points_bytes(points: ColmapPoints) -> bytes:
     heads = np.zeros(len(points.ids), _POINT)
     heads["id"], heads["xyz"], heads["rgb"] = points.ids, points.xyz, points.rgb
+    heads["error"] = points.known_error
     heads["length"] = np.diff(points.track_start)
     tracks = np.zeros(len(points.image_ids), _TRACK)
     tracks["image"], tracks["index"] = points.image_ids, 0 if points.indices is None else points.indices

@@ -94,9 +94,9 @@ def read_points(path: Path) -> ColmapPoints:
             raise line.error("an id is negative or too large")
         if not (colour.min() >= 0 and colour.max() <= 255):
             raise line.error("a colour lies outside 0 to 255")
-        fixed.append(values[:7].copy())
+        fixed.append(values[:8].copy())
         tracks.append(ids.astype(np.uint32))
-    table = np.stack(fixed) if fixed else np.zeros((0, 7))
+    table = np.stack(fixed) if fixed else np.zeros((0, 8))
     lengths = np.array([0, *(len(track) for track in tracks)], dtype=np.int64)
     return ColmapPoints(
         table[:, 0].astype(np.int64),
@@ -104,6 +104,7 @@ def read_points(path: Path) -> ColmapPoints:
         table[:, 4:7].astype(np.uint8),
         np.cumsum(lengths),
         (np.concatenate(tracks) if tracks else np.zeros(0)).astype(np.int64),
+        error=table[:, 7].copy(),
     )
 
 
@@ -132,9 +133,10 @@ def points_bytes(points: ColmapPoints) -> bytes:
     elements = [f"{image} {index}" for image, index in zip(points.image_ids.tolist(), seen, strict=True)]
     rows = []
     spans = itertools.pairwise(points.track_start.tolist())
-    table = zip(points.ids.tolist(), points.xyz.tolist(), points.rgb.tolist(), spans, strict=True)
-    for id, xyz, rgb, (start, end) in table:
-        rows.append(f"{id} {_joined(xyz)} {_joined(rgb)} 0 {' '.join(elements[start:end])}".rstrip())
+    columns = (points.ids, points.xyz, points.rgb, points.known_error)
+    for id, xyz, rgb, error, (start, end) in zip(*(c.tolist() for c in columns), spans, strict=True):
+        track = " ".join(elements[start:end])
+        rows.append(f"{id} {_joined(xyz)} {_joined([*rgb, error])} {track}".rstrip())
     return _file("POINT3D_ID, X, Y, Z, R, G, B, ERROR, TRACK[] as (IMAGE_ID, POINT2D_IDX)", rows)
 
 

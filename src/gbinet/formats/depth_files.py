@@ -70,9 +70,18 @@ def read_confidence(path: str | Path) -> Array | None:
     return None
 
 
-def read_depth_map(path: str | Path, camera: Camera, scale: float = 1.0) -> DepthMap:
-    """Read depth and confidence; the camera is that of the full image and is resized to the map."""
+def read_depth_map(path: str | Path, camera: Camera | None = None, scale: float = 1.0) -> DepthMap:
+    """Read depth and confidence with the camera.
+
+    `camera` is that of the full image and is resized to the map; None = the one that the file holds (.npz).
+    """
     depth, confidence = read_depth(path, scale), read_confidence(path)
+    camera = camera if camera is not None else read_depth_camera(path)
+    if camera is None:
+        raise InputError(
+            f"{path}: holds no camera (only an .npz of gbinet has K and cam_from_world); give one: "
+            "read_depth_map(path, camera), for example the camera of a view of load_scene(folder)"
+        )
     height, width = depth.shape
     if confidence is not None and confidence.shape != depth.shape:
         raise FormatError(
@@ -257,6 +266,8 @@ def _camera_arrays(camera: Camera | None, photo: str | None) -> dict[str, Array]
 
 def read_depth_camera(path: str | Path) -> Camera | None:
     """The camera that an .npz holds, of the map's own size; None where it has none."""
+    if Path(path).suffix.lower() != ".npz":
+        return None
     K, pose = (_read_npz(Path(path), key) for key in ("K", "cam_from_world"))
     if K is None or pose is None:
         return None

@@ -178,6 +178,13 @@ def read_ply(path: str | Path) -> PointCloud:
     return _to_cloud(path, columns)
 
 
+def ply_count(path: str | Path) -> int:
+    """The number of points that a PLY file says it has."""
+    path = Path(path)
+    with open_sized(path) as (file, _):
+        return next((e.count for e in _read_header(file, path)[1] if e.name == "vertex"), 0)
+
+
 def ply_pieces(path: str | Path, points: int = _CHUNK) -> Iterator[PointCloud]:
     """The same cloud some points at a time; text files, and those with lists, come in one piece."""
     path = Path(path)

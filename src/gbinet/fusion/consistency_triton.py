@@ -137,12 +137,14 @@ def _agree(
     confirmed,  # [H, W] float32, out: the same where enough agree, else 0
     views,  # [H, W] uint8, out: how many agree, the reference included
     fresh,  # [H, W] uint8, out: enough agree, and no earlier view has the point
+    hits,  # [sources, H, W] int32, out if RECORD: the pixel of each source that agrees, flat; -1 = none
     height,
     width,
     sources,
     max_distance,
     max_relative,
     DYNAMIC: tl.constexpr,
+    RECORD: tl.constexpr,
     BLOCK: tl.constexpr,
     SOURCES: tl.constexpr,
 ):
@@ -171,9 +173,7 @@ def _agree(
     seen = seen & (hit > 0)
     there = tl.where(seen, _sample(maps, x, y, source_height, source_width, seen), 0.0)
     back_x, back_y, back = _carry(x, y, there, row + 12)
-    away_x = back_x - u
-    away_y = back_y - v
-    distance = tl.sqrt_rn(away_x * away_x + away_y * away_y)
+    distance = tl.sqrt_rn((back_x - u) * (back_x - u) + (back_y - v) * (back_y - v))
     seen = seen & (back > 0) & (distance < float("inf"))
     relative = tl.div_rn(tl.abs(back - own[:, None]), tl.maximum(own, 1e-12)[:, None])
     ratio = tl.maximum(tl.div_rn(distance, max_distance), tl.div_rn(relative, max_relative))
@@ -192,6 +192,10 @@ def _agree(
     marked = mark.to(tl.pointer_type(tl.uint8))[None, :] + line * source_width + column
     marking = agrees & new[:, None] & (mark != 0)[None, :]
     tl.store(marked, tl.full((BLOCK, SOURCES), 1, tl.uint8), mask=marking)
+    if RECORD:
+        at = source.to(tl.int64)[None, :] * (height * width) + pixel[:, None]
+        there = tl.where(agrees, line * source_width + column, -1)
+        tl.store(hits + at, there, mask=inside[:, None] & (source < sources)[None, :])
 
 
 @triton.jit
@@ -324,6 +328,7 @@ def agree(
     max_distance: float,
     max_relative_depth: float,
     dynamic: bool,
+    hits: Tensor | None = None,  # [sources, H, W] int32, filled with the agreeing pixel of each source or -1
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean depth, mean depth where enough sources agree, number of views (uint8), fresh (uint8), [H, W] each.
 
@@ -336,8 +341,9 @@ def agree(
     block = max(16, _TILE // rows)
     _agree[(triton.cdiv(height * width, block),)](
         depth, used.view(torch.uint8), numbers, addresses, needed, mean, confirmed, views, fresh,
+        addresses.view(torch.int32) if hits is None else hits,  # without RECORD nothing is written there
         height, width, sources, float(max_distance), float(max_relative_depth),
-        DYNAMIC=dynamic, BLOCK=block, SOURCES=rows, **_LAUNCH,
+        DYNAMIC=dynamic, RECORD=hits is not None, BLOCK=block, SOURCES=rows, **_LAUNCH,
     )  # fmt: skip
     return mean, confirmed, views, fresh
 

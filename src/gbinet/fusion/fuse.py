@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -13,19 +14,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gbinet import ops
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, check_finite, check_positive, check_share, flag
-from gbinet.formats.cloud_files import cloud_writer
+from gbinet.formats.cloud_files import CloudWriter, cloud_writer
+from gbinet.fusion.comparing import Compared, Comparer, position_type_of
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
-from gbinet.fusion.judging import Departure, Judged, judge_fast, judge_plainly
-from gbinet.fusion.loading import Loaded, Loader
+from gbinet.fusion.judging import arrived
 from gbinet.fusion.points import empty_cloud
 from gbinet.fusion.sources import DepthSource
 from gbinet.pointcloud import PointCloud
 from gbinet.progress import Progress
 from gbinet.scene import Scene
-from gbinet.scenes.neighbours import visiting_order
 
 MIN_CONFIDENCE = 0.1  # of depth maps whose weights say nothing else
 _WAITING = 2  # views whose points are on their way or being written, beside the one that is compared
@@ -82,8 +81,8 @@ class FusedView:
     index: int
     cloud: PointCloud  # its new points, on the CPU
     confirmed: DepthMap  # CPU: mean depth of the views that agree; 0 where a filter said no
-    depth_map: DepthMap  # as it was made, before any filter; wherever it lies
-    photo: Tensor | None  # [H, W, 3] uint8, CPU, at the depth map's size; None where it cannot be read
+    depth_map: DepthMap | None  # as it was made, before any filter; wherever it lies; None = nobody asked
+    photo: Tensor | None  # [H, W, 3] uint8, CPU, at the map's size; None = cannot be read, or nobody asked
     known: int  # pixels with a depth
     confident: int  # of these, past the photometric filter
     asked: int  # neighbours that had a depth map
@@ -113,49 +112,54 @@ def fuse(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
     on_view: Callable[[FusedView], None] | None = None,
+    views: Generator[Callable[[], FusedView], None, None] | None = None,
+    writer: CloudWriter | None = None,
 ) -> FusionResult:
     """Fuse all depth maps of a scene into the cloud `path` (.ply, .las, .laz, .xyz), written as points come.
 
     A thread writes while the next views are compared. There `on_view` sees every view's share, one after the
-    other (for pictures and numbers).
+    other (for pictures and numbers). `views`: where others than `begin_views` make these shares (closes it).
+    `writer`: where the cloud is not one file.
     """
     config = config or FusionConfig()
-    lonely, views = list[str](), 0
-    with cloud_writer(path) as writer, ThreadPoolExecutor(1, "fusion-write") as worker:
-        writer.append(empty_cloud(_position_type(scene)))
+    lonely, done = list[str](), 0
+    with writer or cloud_writer(path) as cloud, ThreadPoolExecutor(1, "fusion-write") as worker:
+        cloud.append(empty_cloud(position_type_of(scene)))
 
         def complete(finish: Callable[[], FusedView]) -> tuple[int, int]:
             """View and sources that it needed: all that is left of it when its points are in the file."""
             view = finish()
-            writer.append(view.cloud)
+            cloud.append(view.cloud)
             if on_view:
                 on_view(view)
             return view.index, view.needed
 
         def settled(work: Future[tuple[int, int]]) -> None:
-            nonlocal views
+            nonlocal done
             index, needed = work.result()
-            views += 1
+            done += 1
             if needed < config.min_views:
                 lonely.append(scene.views[index].name)
             if progress:
-                progress(views, len(scene.views), f"{writer.count:,} points")
+                progress(done, len(scene.views), f"{cloud.count:,} points")
 
         waiting = deque[Future[tuple[int, int]]]()
         try:
-            for finish in begin_views(scene, depths, config, device):
-                waiting.append(worker.submit(complete, finish))
-                if len(waiting) > _WAITING:
-                    settled(waiting.popleft())
+            # Closed whatever happens here: what makes the shares (a cluster's workers) ends before its owner.
+            with closing(views or begin_views(scene, depths, config, device)) as shares:
+                for finish in shares:
+                    waiting.append(worker.submit(complete, finish))
+                    if len(waiting) > _WAITING:
+                        settled(waiting.popleft())
             while waiting:
                 settled(waiting.popleft())
         except BaseException:
             worker.shutdown(cancel_futures=True)
             raise
-        count = writer.count
-        if views == 0:
+        count = cloud.count
+        if done == 0:
             raise GBiNetError(f"there is no depth map to fuse in {scene.name}: estimate depth first")
-    return FusionResult(count, views, tuple(_doubts(count, views, lonely, config.min_views)))
+    return FusionResult(count, done, tuple(_doubts(count, done, lonely, config.min_views)))
 
 
 def _doubts(points: int, views: int, lonely: list[str], min_views: int) -> Iterator[str]:
@@ -183,35 +187,24 @@ def fuse_views(
 
 def begin_views(
     scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device | str = "cpu"
-) -> Iterator[Callable[[], FusedView]]:
+) -> Generator[Callable[[], FusedView], None, None]:
     """The same, while the points of a view may still be on their way from the device.
 
     Each item waits for them. Call all of them, in this order, in whichever thread.
     """
-    device = torch.device(device)
-    neighbours = [view.best_sources(config.max_sources) for view in scene.views]
-    order = visiting_order(neighbours)
     used = UsedPixels(keep_unpacked=config.cached_maps)
-    finisher = _Finisher(config, device)
-    position_type = _position_type(scene)
-    judge = judge_fast if ops.usable(torch.empty(0, device=device)) else judge_plainly
-    with Loader(scene, depths, config, device) as loader:
+    finisher = _Finisher(config, torch.device(device))
+    with Comparer(scene, depths, config, device) as comparer:
+        order = comparer.order
         for position, index in enumerate(order):
-            loaded = loader.get(index)
-            if loaded is None:
+            found = comparer.compare(index, used, order[position + 1 : position + 3])
+            if found is None:
                 used.forget(index)
                 continue
-            loader.read_ahead(neighbours[index])
-            found = [(i, loader.get(i)) for i in neighbours[index]]
-            sources = [(i, one.depth_map) for i, one in found if one is not None]
-            for following in order[position + 1 : position + 3]:
-                loader.read_ahead([following, *neighbours[following]])
-            judged = judge(loaded, sources, used, config, index, position_type)
-            finish = partial(finisher, index, loaded, judged, len(sources))
+            finish = partial(finisher, index, found)
             # Only CPU and CUDA can be used by several threads.
-            yield finish if device.type in ("cpu", "cuda") else partial(_given, finish())
-            del finish
-            del loaded, found, sources, judged  # before the next view's are made
+            yield finish if comparer.device.type in ("cpu", "cuda") else partial(_given, finish())
+            del finish, found  # before the next view's are made
 
 
 def _given(view: FusedView) -> FusedView:
@@ -222,25 +215,28 @@ class _Finisher:
     """Brings a view's share to the CPU. What depends on all points so far happens here, view after view."""
 
     def __init__(self, config: FusionConfig, device: torch.device) -> None:
-        self.config = config
-        self.voxels: VoxelFilter | None = None
+        self.selection = Selection(config)
         self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
-    def __call__(self, index: int, loaded: Loaded, judged: Judged, asked: int) -> FusedView:
+    def __call__(self, index: int, found: Compared) -> FusedView:
         with torch.cuda.stream(self.stream):  # the same for all threads: nothing is overtaken
-            count, known, confident, needed = judged.counts.arrived()[0].tolist()
-            columns = [getattr(judged.cloud, f.name)[:count] for f in fields(PointCloud)]
-            photo = [] if loaded.photo is None else [loaded.photo]
-            *parts, confirmed = Departure(*columns, *photo, judged.confirmed.depth).arrived()
-            cloud = PointCloud(*parts[: len(columns)])
-            cloud = self._chosen(cloud, loaded.depth_map, judged.fresh)
-        shown = None if loaded.photo is None else parts[-1]
-        kept = DepthMap(confirmed, judged.confirmed.camera)
-        return FusedView(index, cloud, kept, loaded.whole, shown, known, confident, asked, needed)
+            share = arrived(found.loaded, found.judged)
+            footprint = partial(footprint_of, found.loaded.depth_map, found.judged.fresh)
+            cloud = self.selection(share.cloud, footprint)
+        counts = (share.known, share.confident, found.asked, share.needed)
+        return FusedView(index, cloud, share.confirmed, found.loaded.whole, share.photo, *counts)
 
-    def _chosen(self, cloud: PointCloud, reference: DepthMap, fresh: Tensor) -> PointCloud:
+
+class Selection:
+    """Of all points, those inside the box, and the first in every voxel where that was asked for."""
+
+    def __init__(self, config: FusionConfig) -> None:
+        self.config = config
+        self.voxels: VoxelFilter | None = None
+
+    def __call__(self, cloud: PointCloud, footprint: Callable[[], float]) -> PointCloud:
         if self.config.duplicates == "voxel":
-            self.voxels = self.voxels or VoxelFilter(self.config.voxel_size or _footprint(reference, fresh))
+            self.voxels = self.voxels or VoxelFilter(self.config.voxel_size or footprint())
             cloud = cloud[self.voxels.first_in_cell(cloud.xyz)]
         if self.config.box is not None:
             low, high = torch.tensor(self.config.box, dtype=cloud.xyz.dtype).reshape(2, 3)
@@ -248,16 +244,8 @@ class _Finisher:
         return cloud
 
 
-def _footprint(reference: DepthMap, select: Tensor) -> float:
+def footprint_of(reference: DepthMap, select: Tensor) -> float:
     """One and a half pixels at the median depth, in scene units."""
     chosen = reference.depth[select] if bool(select.any()) else reference.depth[reference.valid]
     median = float(chosen.median()) if len(chosen) else 1.0
     return 1.5 * median / float(reference.camera.K[0, 0])
-
-
-def _position_type(scene: Scene) -> torch.dtype:
-    """float64 for scenes so far from the origin (map coordinates) that float32 would show steps."""
-    centres = torch.stack([view.camera.centre for view in scene.views]).double()  # [V, 3]
-    spread = float((centres - centres.mean(0)).norm(dim=-1).max())
-    far = float(centres.mean(0).norm()) > 1000 * max(spread, 1e-9)
-    return torch.float64 if far else torch.float32

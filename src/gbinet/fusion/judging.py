@@ -6,7 +6,7 @@ Nothing here waits for the device in the fast way: numbers and points leave it w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,12 +47,13 @@ class Judged:
     cloud: PointCloud  # its first rows are the new points; how many, `counts` says
     confirmed: DepthMap  # mean depth of the views that agree; 0 where a filter said no
     fresh: Tensor  # [H, W] bool: pixels that became points
+    source_pixels: Tensor | None = None  # [S, H, W] int32, see Agreement; where nothing was marked as used
 
 
 def judge_plainly(
     loaded: Loaded,
     sources: Sequence[tuple[int, DepthMap]],
-    used: UsedPixels,
+    used: UsedPixels | None,  # None: as if no view had come before; nothing is marked
     config: FusionConfig,
     index: int,
     position_type: torch.dtype,
@@ -69,7 +70,7 @@ def judge_plainly(
         strict=config.strict_views,
     )
     fresh = verdict.consistent
-    if config.duplicates == "used-pixel":
+    if used is not None and config.duplicates == "used-pixel":
         fresh = fresh & ~used.take(index, fresh)
         for number, (i, source) in enumerate(sources):
             hit = verdict.source_pixels[number][fresh]
@@ -77,13 +78,14 @@ def judge_plainly(
     averaged = DepthMap(verdict.depth, reference.camera, reference.confidence)
     cloud = points_of(loaded.photo, averaged, fresh, verdict.num_views, position_type)
     confirmed = DepthMap(torch.where(verdict.consistent, verdict.depth, 0), reference.camera)
-    return Judged(_counts(fresh.sum(), loaded, verdict.min_sources), cloud, confirmed, fresh)
+    counts = _counts(fresh.sum(), loaded, verdict.min_sources)
+    return Judged(counts, cloud, confirmed, fresh, verdict.source_pixels if used is None else None)
 
 
 def judge_fast(
     loaded: Loaded,
     sources: Sequence[tuple[int, DepthMap]],
-    used: UsedPixels,
+    used: UsedPixels | None,  # None: as if no view had come before; nothing is marked
     config: FusionConfig,
     index: int,
     position_type: torch.dtype,
@@ -93,9 +95,10 @@ def judge_fast(
 
     reference = loaded.depth_map
     depth, device = reference.depth.contiguous(), reference.depth.device
-    marking = config.duplicates == "used-pixel"
-    taken = used.take(index, depth) if marking else torch.zeros_like(depth, dtype=torch.bool)
-    masks = [used.of(i, source.depth) if marking else None for i, source in sources]
+    marked = used if config.duplicates == "used-pixel" else None
+    taken = torch.zeros_like(depth, dtype=torch.bool) if marked is None else marked.take(index, depth)
+    masks = [None if marked is None else marked.of(i, source.depth) for i, source in sources]
+    hits = depth.new_empty(len(sources), *depth.shape, dtype=torch.int32) if used is None else None
     maps = [source.depth.contiguous() for _, source in sources]
     rows = kernels.room(len(sources))
     numbers = torch.zeros(rows, kernels.NUMBERS)
@@ -118,8 +121,10 @@ def judge_fast(
         config.max_reprojection,
         config.max_relative_depth,
         config.dynamic,
+        hits,
     )
-    used.pack()
+    if marked is not None:
+        marked.pack()
     confidence = torch.ones_like(depth) if reference.confidence is None else reference.confidence
     photo, camera = colours(loaded.photo, depth), moved(_pinhole(reference.camera), device)
     count, columns = kernels.points(
@@ -127,7 +132,30 @@ def judge_fast(
     )
     cloud = PointCloud(*columns)
     kept = DepthMap(confirmed, reference.camera)
-    return Judged(_counts(count, loaded, needed), cloud, kept, fresh.view(torch.bool))
+    return Judged(_counts(count, loaded, needed), cloud, kept, fresh.view(torch.bool), hits)
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """One view's share on the CPU."""
+
+    cloud: PointCloud
+    confirmed: DepthMap
+    photo: Tensor | None  # [H, W, 3] uint8
+    known: int
+    confident: int
+    needed: int
+
+
+def arrived(loaded: Loaded, judged: Judged) -> Arrived:
+    """Wait for what is on its way from the device."""
+    count, known, confident, needed = judged.counts.arrived()[0].tolist()
+    columns = [getattr(judged.cloud, f.name)[:count] for f in fields(PointCloud)]
+    photo = [] if loaded.photo is None else [loaded.photo]
+    *parts, confirmed = Departure(*columns, *photo, judged.confirmed.depth).arrived()
+    cloud = PointCloud(*parts[: len(columns)])
+    shown = None if loaded.photo is None else parts[-1]
+    return Arrived(cloud, DepthMap(confirmed, judged.confirmed.camera), shown, known, confident, needed)
 
 
 def rehearse(config: FusionConfig, device: torch.device) -> None:
@@ -136,9 +164,8 @@ def rehearse(config: FusionConfig, device: torch.device) -> None:
     ones = torch.ones(8, 8, device=device)
     one = DepthMap(ones, camera, ones)
     photo = torch.zeros(8, 8, 3, dtype=torch.uint8, device=device)
-    judge_fast(
-        Loaded(one, one, photo, ones.long().sum()), [(1, one)], UsedPixels(2), config, 0, torch.float32
-    )
+    loaded = Loaded(one, one, photo, ones.long().sum())
+    judge_fast(loaded, [(1, one)], UsedPixels(2), config, 0, torch.float32)
 
 
 def _counts(points: Tensor, loaded: Loaded, needed: Tensor) -> Departure:

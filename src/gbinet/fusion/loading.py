@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _READERS = {"cpu": 1, "cuda": 8}  # threads; a device that computes elsewhere leaves all cores to them
+OnUnreadable = Callable[[int, str], None]  # view, what is wrong with its files; may raise
 _AHEAD = 8  # views that are read before they are asked for, at most
+
+
+def _warn(view: int, problem: str) -> None:
+    log.warning(problem)
 
 
 @dataclass(frozen=True)
@@ -42,18 +47,27 @@ class Loaded:
 
 @dataclass(frozen=True)
 class _Read:
-    depth_map: DepthMap
-    mask: Tensor | None  # [H, W] bool
-    photo: Tensor | None  # [H, W, 3] uint8
+    depth_map: DepthMap | None  # None: there is none, or it cannot be read
+    mask: Tensor | None = None  # [H, W] bool
+    photo: Tensor | None = None  # [H, W, 3] uint8
+    problem: str = ""  # what is wrong with the view's files
 
 
 class Loader:
     """Views in the order of a walk; the last `config.cached_maps` are held."""
 
-    def __init__(self, scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        depths: DepthSource,
+        config: FusionConfig,
+        device: torch.device,
+        on_unreadable: OnUnreadable | None = None,
+    ) -> None:
         self.scene, self.depths, self.config, self.device = scene, depths, config, device
+        self._on_unreadable = on_unreadable or _warn
         self._held: OrderedDict[int, Loaded | None] = OrderedDict()
-        self._coming: dict[int, Future[_Read | None]] = {}
+        self._coming: dict[int, Future[_Read]] = {}
         self._readers = ThreadPoolExecutor(_READERS.get(device.type, 1), "fusion-read")
 
     def __enter__(self) -> Loader:
@@ -75,7 +89,9 @@ class Loader:
             return self._held[index]
         self._ask(index)
         read = self._coming.pop(index).result()
-        loaded = None if read is None else self._filtered(read)
+        if read.problem:  # said here, not when it was read ahead: by now it may be known
+            self._on_unreadable(index, read.problem)
+        loaded = None if read.depth_map is None else self._filtered(read.depth_map, read.mask, read.photo)
         self._held[index] = loaded
         if len(self._held) > self.config.cached_maps:
             self._held.popitem(last=False)
@@ -85,30 +101,32 @@ class Loader:
         if index not in self._coming:
             self._coming[index] = self._readers.submit(self._read, index)
 
-    def _read(self, index: int) -> _Read | None:
+    def _read(self, index: int) -> _Read:
         view = self.scene.views[index]
         mask = None
         try:
             found = self.depths.load(index)
             if found is None:
-                return None
+                return _Read(None)
             height, width = found.depth.shape
             if view.mask_path is not None:
                 mask = torch.from_numpy(read_mask(view.mask_path, (width, height)))
         except FormatError as error:
-            log.warning("%s; the view is left out", error)
-            return None
+            return _Read(None, problem=f"{error}; the view is left out")
         photo = self.depths.photo(index) if isinstance(self.depths, RecentMaps) else None
-        return _Read(found, mask, _photo(view, height, width) if photo is None else photo)
+        try:
+            return _Read(found, mask, _photo(view, height, width) if photo is None else photo)
+        except GBiNetError as error:
+            return _Read(found, mask, problem=f"{error}; its points are grey")
 
-    def _filtered(self, read: _Read) -> Loaded:
-        found, config = read.depth_map, self.config
+    def _filtered(self, found: DepthMap, mask: Tensor | None, photo: Tensor | None) -> Loaded:
+        config = self.config
         depth = moved(found.depth.to(torch.float32), self.device)
         keep = (depth > 0) & torch.isfinite(depth)
-        if read.mask is not None:
-            keep &= moved(read.mask, self.device)
+        if mask is not None:
+            keep &= moved(mask, self.device)
         known = keep.sum()
-        photo = None if read.photo is None else moved(read.photo, self.device)
+        photo = None if photo is None else moved(photo, self.device)
         confidence = None
         if found.confidence is not None:
             confidence = moved(found.confidence.to(torch.float32), self.device)
@@ -127,13 +145,9 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
-def _photo(view: View, height: int, width: int) -> Tensor | None:
+def _photo(view: View, height: int, width: int) -> Tensor:
     """The photo at the depth map's size, [H, W, 3] uint8."""
-    try:
-        pixels = read_image(view.image_path)
-    except GBiNetError as error:
-        log.warning("%s; its points are grey", error)
-        return None
+    pixels = read_image(view.image_path)
     if pixels.shape[:2] == (height, width):
         return torch.from_numpy(pixels)
     resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX)

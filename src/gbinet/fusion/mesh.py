@@ -16,6 +16,7 @@ from gbinet.fusion.fuse import FusedView, FusionConfig
 from gbinet.fusion.points import colours
 from gbinet.fusion.sources import DepthSource
 from gbinet.pointcloud import PointCloud
+from gbinet.progress import Progress
 from gbinet.scene import Scene
 
 Vertices = NDArray[np.float64]  # [N, 3]
@@ -57,6 +58,7 @@ class Mesher:
         check_libraries(kind)
         self.scene, self.depths, self.kind, self.config, self.faces = scene, depths, kind, config, faces
         self.up: Vertices | None = None  # [3], where it is known
+        self.progress: Progress | None = None  # of painting
         self.tsdf: TsdfMesh | None = None
         if kind != "poisson":
             voxel = default_voxel(scene, depths, config) if voxel is None else voxel
@@ -75,7 +77,9 @@ class Mesher:
         from gbinet.fusion.textured import write_textured
 
         vertices, faces = simplified(self.tsdf.surface(mesh), self.faces)
-        return write_textured(self.scene, self.depths, vertices, faces, mesh, self.config, self.up)
+        return write_textured(
+            self.scene, self.depths, vertices, faces, mesh, self.config, self.up, self.progress
+        )
 
 
 class TsdfMesh:

@@ -4,20 +4,26 @@ A view paints a texel where the mesh itself does not hide it (its own z-buffer) 
 map says the same depth, away from depth edges: what stands in front of a surface is not painted onto it. The
 weight is the number of the photo's pixels that the place fills, so that near and frontal views win; a high
 power of it lets the best view decide and others fade in where they take over.
+
+One view is held at a time and touches only the triangles that it shows, in pieces. A photo that is finer than
+the picture is made smaller first. So memory grows with the picture, not with the photos or their number.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
-from gbinet.camera import Camera
+from gbinet.camera import Camera, pixel_centres
 from gbinet.errors import GBiNetError
 from gbinet.formats.image import read_image
 from gbinet.fusion.fuse import FusionConfig
@@ -34,8 +40,10 @@ _EDGE_PIXELS = 2  # pixels next to an edge that paint as a last resort only
 _UNCONFIRMED = 0.02  # weight of a view whose depth map says nothing there
 _AT_EDGE = 1e-4  # weight next to a depth edge: only where no view sees the place better
 _POWER = 8  # of the weights: the best view decides
+_NOTHING = 0.3  # share of the best weight that counts for nothing: 0.3 to the power of 8 is 0.00007
 _BORDER = 0.02  # share of the image along its border where a view fades out
 _SAMPLES = 20_000  # places that exposures are compared at
+_PIECE = 1 << 17  # texels that are worked on at once
 
 
 @dataclass(frozen=True)
@@ -47,10 +55,11 @@ class Look:
     depth: Tensor  # [h, w] of the depth map, 0 where nothing is known
     edge: Tensor  # [h, w] bool: near a depth edge
     surface: Tensor  # [h, w] depth of the mesh itself; infinite where there is none
+    faces: Tensor  # [M] triangles that it may show
 
 
 class Surface:
-    """A flat mesh with what painting needs of it."""
+    """A flat mesh with what painting needs of it; texels are sorted by triangle."""
 
     def __init__(self, mesh: FlatMesh) -> None:
         self.mesh = mesh
@@ -66,7 +75,7 @@ class Surface:
 
     @cached_property
     def texels(self) -> tuple[Tensor, Tensor]:
-        """Numbers of the texels that a face covers [P] (row by row), and these faces [P]."""
+        """Numbers of the texels that a triangle covers [P], counted row by row, and these triangles [P]."""
         size = self.mesh.size
         flat = torch.from_numpy(self.mesh.uv * size)
         plane = torch.cat(
@@ -75,12 +84,19 @@ class Surface:
         camera = Camera(torch.eye(3)[None], torch.eye(4)[None], size, size)
         found = face_index(visible_keys(plane, self.faces, camera))[0].reshape(-1)
         covered = (found >= 0).nonzero()[:, 0]
-        return covered, found[covered]
+        faces, order = found[covered].sort(stable=True)
+        return covered[order], faces
 
-    def places(self, texels: Tensor, faces: Tensor) -> Tensor:
-        """Where texels lie on the surface, [P, 3]."""
+    @cached_property
+    def places(self) -> Tensor:
+        """Where the texels lie on the surface, [P, 3]."""
+        pieces = zip(*(torch.split(t, _PIECE) for t in self.texels), strict=True)
+        return torch.cat([self._places(texels, faces) for texels, faces in pieces])
+
+    def _places(self, texels: Tensor, faces: Tensor) -> Tensor:
         size = self.mesh.size
-        centre = Camera(torch.eye(3), torch.eye(4), size, size).pixel_grid().view(-1, 2)[texels]  # [P, 2]
+        row, column = texels // size, texels % size
+        centre = torch.stack([column, row], dim=-1) + pixel_centres(1, 1)[0, 0]  # [P, 2]
         a, b, c = (torch.from_numpy(self.mesh.uv) * size)[self.faces[faces]].unbind(1)  # [P, 2] each
         ab, ac, at = b - a, c - a, centre - a
         area = ab[:, 0] * ac[:, 1] - ab[:, 1] * ac[:, 0]
@@ -89,6 +105,25 @@ class Surface:
         wc = (ab[:, 0] * at[:, 1] - ab[:, 1] * at[:, 0]) / area
         weights = torch.stack([1 - wb - wc, wb, wc], dim=-1)  # [P, 3]
         return (weights[..., None] * self.vertices[self.faces[faces]]).sum(1)
+
+    @cached_property
+    def fineness(self) -> float:
+        """Texels along a unit of length."""
+        a, b, c = self.vertices[self.faces].unbind(1)
+        area = float(torch.linalg.cross(b - a, c - a).norm(dim=-1).sum()) / 2
+        return math.sqrt(len(self.texels[0]) / max(area, 1e-30))
+
+    @cached_property
+    def _starts(self) -> Tensor:
+        """[F + 1] the first texel of every triangle."""
+        return torch.searchsorted(self.texels[1], torch.arange(len(self.faces) + 1))
+
+    def texels_of(self, faces: Tensor) -> Iterator[Tensor]:
+        """Which of the P texels lie in these triangles, in pieces."""
+        first, counts = self._starts[faces], self._starts[faces + 1] - self._starts[faces]
+        before = counts.cumsum(0) - counts
+        every = torch.arange(int(counts.sum())) + torch.repeat_interleave(first - before, counts)
+        yield from torch.split(every, _PIECE)
 
 
 def look_of(
@@ -107,9 +142,28 @@ def look_of(
         known = known & (found.confidence >= config.confidence_for(found.made_by))
     depth = torch.where(known, found.depth, 0).float()
     camera = _relative(found.camera, surface.origin)
-    own = key_depth(visible_keys(surface.vertices, surface.faces, camera[None]))[0]
-    photo = torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
-    return Look(camera, photo, depth, _edges(own), own)
+    keys = visible_keys(surface.vertices, surface.faces, camera[None])[0]
+    own = key_depth(keys)
+    photo = _as_fine_as(surface, pixels, camera, own)
+    look = Look(camera, photo, depth, _edges(own), own, torch.arange(len(surface.faces)))
+    in_sight, _ = weights_of(look, surface.vertices[surface.faces].mean(1), surface.normals)
+    shown = in_sight > 0  # small triangles fall between the pixels of the z-buffer
+    found_there = face_index(keys)
+    shown[found_there[found_there >= 0]] = True
+    return replace(look, faces=shown.nonzero()[:, 0])
+
+
+def _as_fine_as(surface: Surface, pixels: NDArray[np.uint8], camera: Camera, depth: Tensor) -> Tensor:
+    """The photo, [3, H, W] in 0 to 1, not finer than the texels: finer detail would show as noise."""
+    height, width = pixels.shape[:2]
+    known = depth[torch.isfinite(depth)]
+    if known.numel():
+        focal = float(camera.K[0, 0]) * width / camera.width
+        excess = focal / float(known.median()) / surface.fineness
+        if excess > 1:
+            size = (math.ceil(width / excess), math.ceil(height / excess))
+            pixels = np.array(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
+    return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
 
 
 def _relative(camera: Camera, origin: NDArray[np.float64]) -> Camera:
@@ -176,56 +230,81 @@ def paint(
     """The picture of a flat mesh, [S, S, 3]."""
     surface = Surface(mesh)
     texels, faces = surface.texels
-    places, normals = surface.places(texels, faces), surface.normals[faces]
-    total, weight = torch.zeros(len(texels), 3), torch.zeros(len(texels))
-    best = torch.zeros(len(texels))
-    views = range(len(scene.views))
-    looks = (look_of(scene, depths, index, surface, config) for index in views)
-    sampled = torch.randperm(len(texels), generator=torch.Generator().manual_seed(0))[:_SAMPLES]
-    samples = []  # exposures, and the best weight of every texel, in a first round
-    for number, look in enumerate(looks):
+    count, views = len(texels), range(len(scene.views))
+    sampled = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:_SAMPLES]
+    samples = []
+    for number in views:
+        look = look_of(scene, depths, number, surface, config)
         if look is not None:
-            found, at = weights_of(look, places, normals)
-            best = torch.maximum(best, found)
-            samples.append((number, found[sampled], colours_of(look, at[sampled])))
+            found, at = weights_of(look, surface.places[sampled], surface.normals[faces[sampled]])
+            seen = (found > 0).nonzero()[:, 0]
+            samples.append((number, seen, colours_of(look, at[seen])))
         if progress:
-            progress(number + 1, 2 * len(views), "painting")
+            progress(number + 1, 2 * len(views), "comparing exposures")
     gains = even_exposure(samples)
+    coat = Coat(torch.zeros(count, 3), torch.zeros(count), torch.zeros(count))
     for number in views:
         look = look_of(scene, depths, number, surface, config) if number in gains else None
         if look is not None:
-            found, at = weights_of(look, places, normals)
-            seen = (found > 0.3 * best).nonzero()[:, 0]  # 0.3 to the power of 8 is nothing
-            share = (found[seen] / best[seen]) ** _POWER
-            total[seen] += share[:, None] * colours_of(look, at[seen]) * gains[number]
-            weight[seen] += share
+            coat.add(surface, look, gains[number])
         if progress:
-            progress(len(views) + number + 1, 2 * len(views), "painting")
-    if not bool((weight > 0).any()):
+            progress(len(views) + number + 1, 2 * len(views), "painting photos")
+    if not bool((coat.weight > 0).any()):
         raise GBiNetError("no photo sees the mesh, so it has no texture")
-    return _picture(mesh.size, texels, total / weight.clamp_min(1e-12)[:, None], weight > 0)
+    colours = coat.total.div_(coat.weight.clamp_min(1e-12)[:, None])
+    return _picture(mesh.size, texels, colours, coat.weight > 0)
+
+
+@dataclass(frozen=True)
+class Coat:
+    """What has been painted so far: weights relative to the best one, of every texel."""
+
+    total: Tensor  # [P, 3] sum of weighted colours
+    weight: Tensor  # [P] sum of weights
+    best: Tensor  # [P] the best view's weight, before its power
+
+    def add(self, surface: Surface, look: Look, gain: Tensor) -> None:
+        """One more view, its colours times `gain` [3]."""
+        faces = surface.texels[1]
+        for piece in surface.texels_of(look.faces):
+            found, at = weights_of(look, surface.places[piece], surface.normals[faces[piece]])
+            counts = (found > _NOTHING * self.best[piece]).nonzero()[:, 0]
+            chosen, found = piece[counts], found[counts]
+            best = torch.maximum(self.best[chosen], found)
+            before, share = (self.best[chosen] / best) ** _POWER, (found / best) ** _POWER
+            colours = share[:, None] * colours_of(look, at[counts]) * gain
+            self.total[chosen] = self.total[chosen] * before[:, None] + colours
+            self.weight[chosen] = self.weight[chosen] * before + share
+            self.best[chosen] = best
 
 
 def even_exposure(samples: list[tuple[int, Tensor, Tensor]], rounds: int = 20) -> dict[int, Tensor]:
     """A factor [3] per view that brings the same places to the same colour in all views that see them.
 
-    Alternates between the colour of every place (mean over views) and the factor of every view (median over
-    places); the factors' mean stays 1.
+    `samples` holds for every view its number, places that it sees [M] and their colours [M, 3]. Alternates
+    between the colour of every place (mean over views) and the factor of every view (median over places); the
+    factors' mean stays 1.
     """
     if not samples:
         return {}
-    seen = torch.stack([found for _, found, _ in samples]) > 0  # [V, P]
-    shades = torch.stack([colour for _, _, colour in samples]).clamp_min(1e-3).log()  # [V, P, 3]
-    good = seen & (shades.exp() > 0.03).all(-1) & (shades.exp() < 0.97).all(-1)  # neither black nor burnt out
-    several = good.sum(0) >= 2  # [P]
-    good, shades = good[:, several], shades[:, several]
-    gains = torch.zeros(len(samples), 3)
+    count = max((int(places.max()) + 1 for _, places, _ in samples if len(places)), default=0)
+    views = []  # places [M] and the logarithm of their colours [M, 3]
+    for _, places, colours in samples:
+        good = ((colours > 0.03) & (colours < 0.97)).all(-1)  # neither black nor burnt out
+        views.append((places[good], colours[good].log()))
+    seen = torch.zeros(count)
+    for places, _ in views:
+        seen[places] += 1
+    views = [(places[seen[places] >= 2], shades[seen[places] >= 2]) for places, shades in views]
+    gains = torch.zeros(len(views), 3)
     for _ in range(rounds):
-        corrected = torch.where(good[..., None], shades + gains[:, None], 0)
-        mean = corrected.sum(0) / good.sum(0).clamp_min(1)[:, None]  # [P, 3]
-        for view in range(len(samples)):
-            if int(good[view].sum()) >= 50:
-                gains[view] = (mean[good[view]] - shades[view][good[view]]).median(0).values
+        total = torch.zeros(count, 3)
+        for gain, (places, shades) in zip(gains, views, strict=True):
+            total[places] += shades + gain
+        mean = total / seen.clamp_min(1)[:, None]
+        for view, (places, shades) in enumerate(views):
+            if len(places) >= 50:
+                gains[view] = (mean[places] - shades).median(0).values
         gains -= gains.mean(0)
     return {number: gains[view].exp() for view, (number, _, _) in enumerate(samples)}
 

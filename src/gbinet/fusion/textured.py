@@ -14,9 +14,10 @@ from gbinet.fusion.fuse import FusionConfig
 from gbinet.fusion.paint import paint
 from gbinet.fusion.sources import DepthSource
 from gbinet.fusion.unwrap import unwrap
+from gbinet.progress import Progress
 from gbinet.scene import Scene
 
-_SMALLEST, _LARGEST = 512, 4096  # texels along a side of the picture; all are painted at once
+_SMALLEST, _LARGEST = 512, 4096  # texels along a side of the picture
 _PER_FACE = 20  # texels that a triangle takes with its share of the room between charts, at least
 _FILLED = 0.6  # share of the picture that charts fill, about
 
@@ -29,10 +30,11 @@ def write_textured(
     path: Path,
     config: FusionConfig | None = None,
     up: NDArray[np.float64] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Path, ...]:
     """`path` with the endings .glb and .obj; the picture has about the photos' own resolution."""
     flat = unwrap(vertices, faces, picture_size(scene, vertices, faces))
-    picture = paint(scene, depths, flat, config or FusionConfig())
+    picture = paint(scene, depths, flat, config or FusionConfig(), progress)
     mesh = TexturedMesh(flat.vertices, flat.faces, flat.uv, picture)
     return (
         write_glb(path.with_suffix(".glb"), mesh, upwards(scene) if up is None else up),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from gbinet.formats.optional import optional
 
 _PADDING = 2  # texels between charts: neighbours do not bleed into each other
+_PART = 1000  # triangles that xatlas gets at once, at most: its time grows faster than their number
+_PACKED = 1024  # texels a side while charts are arranged, at most: that takes longer with more of them
 
 
 @dataclass(frozen=True)
@@ -23,17 +26,42 @@ class FlatMesh:
 
 
 def unwrap(vertices: NDArray[np.float64], faces: NDArray[np.int64], size: int) -> FlatMesh:
-    """Lay out all triangles in a picture of about size x size texels."""
+    """Lay out all triangles in a picture of size x size texels."""
     xatlas = optional("xatlas", "a textured mesh", "mesh")
     origin = vertices.mean(axis=0)
     atlas = xatlas.Atlas()
-    atlas.add_mesh((vertices - origin).astype(np.float32), faces.astype(np.uint32))
+    parts = [np.unique(faces[part], return_inverse=True) for part in _parts(vertices[faces].mean(1) - origin)]
+    for own, corners in parts:
+        atlas.add_mesh((vertices[own] - origin).astype(np.float32), corners.reshape(-1, 3).astype(np.uint32))
     charts = xatlas.ChartOptions()
     charts.max_iterations = 1
     pack = xatlas.PackOptions()
-    pack.resolution, pack.padding, pack.bilinear = size, _PADDING, True
+    coarser = math.ceil(size / _PACKED)
+    pack.resolution, pack.padding, pack.bilinear = size // coarser, math.ceil(_PADDING / coarser), True
     atlas.generate(charts, pack)
-    own, corners, uv = atlas.get_mesh(0)
     side = max(int(atlas.width), int(atlas.height))
-    square = uv * np.array([atlas.width, atlas.height], np.float32) / side
-    return FlatMesh(vertices[own.astype(np.int64)], corners.astype(np.int64), square.astype(np.float32), side)
+    stretch = np.array([atlas.width, atlas.height], np.float32) / side
+    all_own, all_corners, all_uv, count = [], [], [], 0
+    for number, (own, _) in enumerate(parts):
+        used, corners, uv = atlas.get_mesh(number)
+        all_own.append(own[used.astype(np.int64)])
+        all_corners.append(corners.astype(np.int64) + count)
+        all_uv.append((uv * stretch).astype(np.float32))
+        count += len(used)
+    return FlatMesh(
+        vertices[np.concatenate(all_own)], np.concatenate(all_corners), np.concatenate(all_uv), size
+    )
+
+
+def _parts(middles: NDArray[np.float64]) -> list[NDArray[np.int64]]:
+    """Triangles, given by their middles [F, 3], in compact groups: halved along the longest side."""
+    waiting, done = [np.arange(len(middles))], list[NDArray[np.int64]]()
+    while waiting:
+        part = waiting.pop()
+        if len(part) <= _PART:
+            done.append(part)
+            continue
+        axis = int(np.ptp(middles[part], axis=0).argmax())
+        order = part[np.argsort(middles[part, axis], kind="stable")]
+        waiting += [order[: len(order) // 2], order[len(order) // 2 :]]
+    return done

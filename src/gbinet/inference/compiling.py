@@ -1,4 +1,4 @@
-"""The kernels that a scene will need, compiled by many threads at once before they are needed.
+"""The kernels that a scene will need, compiled by many processes at once before they are needed.
 
 The network is called with tensors that have a shape and no content. What it would launch is compiled instead,
 so nothing runs on the device. Without this, kernels are compiled one after the other, at their first launch.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from torch import Tensor
 from gbinet import ops
 from gbinet.camera import Camera
 from gbinet.inference import tiles
+from gbinet.inference.compilers import Compilers, Request, compile_here
 from gbinet.inference.device import pick_device, pick_precision
 from gbinet.inference.graphs import made_ready
 from gbinet.inference.predictor import DepthConfig
@@ -34,8 +34,7 @@ log = logging.getLogger(__name__)
 Tell = Callable[[int, int], None]  # kernels done, kernels in all
 _MOST_KINDS = 4  # of depth maps; the others' kernels are compiled when they come
 _SAMPLED = 50  # views that are looked at for kinds
-_THREADS = 16
-_ONE_AT_A_TIME = threading.Lock()  # Triton is changed while kernels are compiled ahead
+_ONE_AT_A_TIME = threading.Lock()  # Triton is changed while launches are noted
 
 
 class MapKind(NamedTuple):
@@ -83,7 +82,7 @@ def compile_kernels(
         mark = _mark(model, config, kinds, device)
         if mark.exists():
             return
-        with torch.cuda.device(device), compiling_only(tell):
+        with torch.cuda.device(device), compiling_only(mark.parent, tell):
             others()
             _rehearse(model, config, kinds, device)
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -93,9 +92,29 @@ def compile_kernels(
 
 
 @contextmanager
-def compiling_only(tell: Tell | None = None) -> Iterator[None]:
-    """Kernels that this thread launches inside are compiled by other threads, and not launched."""
-    from triton.runtime._async_compile import AsyncCompileMode, active_mode
+def compiling_only(cache: Path, tell: Tell | None = None) -> Iterator[None]:
+    """Kernels that this thread launches inside are compiled by other processes, and not launched."""
+    began = time.perf_counter()
+    with Compilers(cache) as compilers:
+        with noting_launches(compilers.submit):
+            yield
+        for done in compilers.finished():
+            if tell:
+                tell(done, compilers.count)
+        left = compilers.left()
+    for request in left:  # where no process could be started
+        with suppress(Exception):  # whoever launches a kernel that cannot be compiled will see why
+            compile_here(request)
+        if tell:
+            tell(compilers.count - len(left) + 1 + left.index(request), compilers.count)
+    log.info("%d kernels were compiled in %.1f s", compilers.count, time.perf_counter() - began)
+
+
+@contextmanager
+def noting_launches(note: Callable[[Request], None]) -> Iterator[None]:
+    """Kernels that this thread launches inside are handed to `note`, each once, and not launched."""
+    from triton import knobs
+    from triton.runtime import driver
     from triton.runtime.jit import JITFunction, MockTensor
 
     def stand_in(value: Any) -> Any:
@@ -103,9 +122,10 @@ def compiling_only(tell: Tell | None = None) -> Iterator[None]:
             return tuple(stand_in(v) for v in value)
         return MockTensor(value.dtype) if isinstance(value, Tensor) else value
 
-    here = threading.get_ident()
+    here, noted = threading.get_ident(), set[Request]()
+    target = driver.active.get_current_target()
     _ONE_AT_A_TIME.acquire()
-    launch = JITFunction.run
+    launch, earlier_hook = JITFunction.run, knobs.runtime.jit_cache_hook
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         if threading.get_ident() != here:
@@ -113,24 +133,23 @@ def compiling_only(tell: Tell | None = None) -> Iterator[None]:
         named = {name: stand_in(value) for name, value in options.items()}
         return launch(self, *map(stand_in, args), grid=grid, warmup=True, **named)
 
-    JITFunction.run = run
+    def hook(**facts: Any) -> bool | None:
+        """Triton asks whether somebody else compiles: yes."""
+        if threading.get_ident() != here:
+            return earlier_hook(**facts) if earlier_hook else None
+        function, specialization = facts["fn"], facts["compile"]["specialization_data"]
+        gpu = (target.backend, target.arch, target.warp_size)
+        request = Request(function.module, function.name, specialization, *gpu)
+        if request not in noted:
+            noted.add(request)
+            note(request)
+        return True
+
+    JITFunction.run, knobs.runtime.jit_cache_hook = run, hook
     try:
-        with (
-            ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "compile") as pool,
-            AsyncCompileMode(pool) as mode,
-        ):
-            mode.ignore_errors = True  # whoever launches a kernel that cannot be compiled will see why
-            try:
-                yield
-                for done, _ in enumerate(as_completed(mode.raw_futures)):
-                    if tell:
-                        tell(done + 1, len(mode.raw_futures))
-            except BaseException:  # an error or Ctrl-C must not wait for all kernels
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        yield
     finally:
-        JITFunction.run = launch
-        active_mode.set(None)  # some versions of Triton forget to, after an error
+        JITFunction.run, knobs.runtime.jit_cache_hook = launch, earlier_hook
         _ONE_AT_A_TIME.release()
 
 

@@ -23,6 +23,7 @@ from gbinet.formats.depth_files import npz_intact
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.made_by import maker_of
 from gbinet.formats.reading import is_file, read_record
+from gbinet.model.calibration import Calibration
 from gbinet.model.config import GBiNetConfig
 from gbinet.provenance import maker
 from gbinet.scene import Scene, View
@@ -176,8 +177,9 @@ class Finished:
                 self.notes.append(f"{count} had to be computed again, because {reason}: {shown}")
 
     def _difference(self, stored: dict[str, Any]) -> str:
-        keys = [k for k in self.settings if stored.get(k) != self.settings[k]]
-        changes = [_change(k, stored.get(k), self.settings[k]) for k in keys]
+        now = self.settings
+        keys = [k for k in {**now, "calibration": None} if stored.get(k) != now.get(k)]
+        changes = [_change(k, stored.get(k), now.get(k)) for k in keys]
         return f"made with other settings ({', '.join(changes)})"
 
 
@@ -196,6 +198,9 @@ def _settings(model: torch.nn.Module, config: DepthConfig, weights: str) -> dict
         values["configuration of the network"] = {
             k: v for k, v in known.items() if k not in _YOUNGER or v != _YOUNGER[k]
         }
+    calibration = getattr(getattr(model, "network", model), "calibration", None)
+    if isinstance(calibration, Calibration):
+        values["calibration"] = calibration.to_dict()
     settings: dict[str, Any] = json.loads(json.dumps(values))
     return settings
 
@@ -212,6 +217,6 @@ def _camera_bytes(camera: Camera) -> bytes:
 
 
 def _change(key: str, old: object, new: object) -> str:
-    if key in ("weights", "configuration of the network"):
+    if key in ("weights", "configuration of the network", "calibration"):
         return f"other {key}"
     return f"{key} {old} there, {new} now"

@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from gbinet.formats.depth_files import write_depth_map
 from gbinet.formats.image import read_image
 from gbinet.formats.lock import locked
 from gbinet.inference import tiles
+from gbinet.inference.depth_run import DepthRun, Keeper
 from gbinet.inference.device import (
     Precision,
     give_back_memory,
@@ -76,35 +77,6 @@ class DepthConfig:
         check_positive("cache_memory (GiB)", self.cache_memory)
 
 
-@dataclass
-class DepthRun:
-    """What happened while the depth maps were made."""
-
-    computed: list[str] = field(default_factory=list)  # names of views
-    kept: list[str] = field(default_factory=list)  # finished in an earlier run
-    failed: dict[str, str] = field(default_factory=dict)  # name -> why there is no depth map
-    warnings: list[str] = field(default_factory=list)
-    encoded: int = 0  # images encoded
-    encoded_again: int = 0  # of these, a second time because the cache was too small
-    tile: int | None = None  # px, if images were cut
-    seconds: float = 0.0
-    network_seconds: float = 0.0  # of these, inside the network
-    device: str = ""
-    precision: str = ""
-
-
-class Keeper(Protocol):
-    """Who wants to have depth maps and photos without reading them back. All lie on the computing device."""
-
-    def keep_map(self, index: int, depth_map: DepthMap) -> None: ...
-
-    def keep_photo(self, index: int, photo: Tensor) -> None:
-        """[H, W, 3] uint8, at the size of the view's depth map."""
-
-    def clear(self) -> None:
-        """Memory is needed: hold nothing, now and later."""
-
-
 def estimate_depths(
     scene: Scene,
     model: GBiNet | Replaying,
@@ -148,31 +120,42 @@ def estimate_depths(
         finished = Finished(out, scene, model, config)
         try:
             finished.check(overwrite)
-            worker = _Worker(scene, model, config, DepthFolder(scene, out), finished, keeper)
+            worker = DepthWorker(scene, model, config, finished, keeper)
             return worker.run(progress)
         except BaseException:
             finished.give_up()
             raise
 
 
-class _NoRoomError(GBiNetError):
-    """Memory is too small for the smallest tile: no fault of the view at hand."""
+def depth_order(scene: Scene, config: DepthConfig) -> list[int]:
+    """All views, neighbours after each other: features are used again while they are held."""
+    return visiting_order([view.best_sources(config.views - 1) for view in scene.views])
 
 
-class _Worker:
-    """One pass over a scene: the state that reading, encoding, searching and writing share."""
+def _warn(view: int, problem: str) -> None:
+    log.warning(problem)
+
+
+class _UnreadableError(GBiNetError):
+    """A photo cannot be read."""
+
+
+class DepthWorker:
+    """What computes depth maps: the state that reading, encoding, searching and writing share."""
 
     def __init__(
         self,
         scene: Scene,
         model: GBiNet | Replaying,
         config: DepthConfig,
-        folder: DepthFolder,
         finished: Finished,
-        keeper: Keeper | None,
+        keeper: Keeper | None = None,
+        on_unreadable: Callable[[int, str], None] | None = None,  # view, what is wrong; may raise
     ) -> None:
-        self.scene, self.config, self.folder, self.finished = scene, config, folder, finished
-        self.keeper = keeper
+        self.scene, self.config, self.finished = scene, config, finished
+        self.folder = DepthFolder(scene, finished.folder)
+        self.keeper, self._on_unreadable = keeper, on_unreadable or _warn
+        self.sources = [view.best_sources() for view in scene.views]
         self.device = pick_device(config.device)
         self.dtype = pick_precision(config.precision, self.device)
         self.model = made_ready(model, self.device, self.dtype, config.max_memory)
@@ -192,25 +175,19 @@ class _Worker:
 
     def run(self, progress: Progress | None) -> DepthRun:
         began = time.perf_counter()
-        sources = [view.best_sources() for view in self.scene.views]
-        order = visiting_order([s[: self.config.views - 1] for s in sources])
+        order = depth_order(self.scene, self.config)
         todo = [i for i in order if i not in self.finished.kept]
         self.result.kept = [self.scene.views[i].name for i in order if i in self.finished.kept]
         done = len(order) - len(todo)
+        for i in todo:
+            self.cache.expect((i, *self.scene.views[i].best_sources(self.config.views - 1)))
         writes: list[Future[Path]] = []
         try:
             for position, index in enumerate(todo):
-                for reference in todo[
-                    position : position + 2
-                ]:  # the next one's images while this one computes
-                    for view in (reference, *sources[reference][: self.config.views - 1]):
-                        self._read_ahead(view)
-                depth_map = self._one(index)
+                write = self.begin(index, todo[position + 1 : position + 2])
                 done += 1
-                if depth_map is not None:
-                    if self.keeper is not None:
-                        self.keeper.keep_map(index, depth_map)
-                    writes.append(self.writer.submit(self._write, index, depth_map))
+                if write is not None:
+                    writes.append(write)
                 while len(writes) > 6 or (writes and writes[0].done()):
                     writes.pop(0).result()  # raises what writing raised
                 if progress:
@@ -218,11 +195,29 @@ class _Worker:
             for write in writes:
                 write.result()
         finally:
-            # Maps that are ready are still written, reading is given up.
-            self.reader.shutdown(cancel_futures=True)
-            self.writer.shutdown()
+            self.close()
         self._sum_up(time.perf_counter() - began, order)
         return self.result
+
+    def begin(self, index: int, following: Sequence[int]) -> Future[Path] | None:
+        """Compute a view's map, and begin to write it; None and an entry in `failed` if that is not possible.
+
+        Meanwhile, the photos of the `following` views are read.
+        """
+        for reference in (index, *following):
+            for view in (reference, *self.sources[reference][: self.config.views - 1]):
+                self._read_ahead(view)
+        depth_map = self._one(index)
+        if depth_map is None:
+            return None
+        if self.keeper is not None:
+            self.keeper.keep_map(index, depth_map)
+        return self.writer.submit(self._write, index, depth_map)
+
+    def close(self) -> None:
+        """Maps that are ready are still written, reading is given up."""
+        self.reader.shutdown(cancel_futures=True)
+        self.writer.shutdown()
 
     def _one(self, index: int) -> DepthMap | None:
         """The depth map of a view, or None and an entry in `failed`."""
@@ -237,10 +232,12 @@ class _Worker:
         features: list[tiles.Features] = []
         cameras: list[Camera] = []
         asked = 0
-        for candidate in (index, *view.best_sources()):
+        for candidate in (index, *self.sources[index]):
             if len(features) == self.config.views:
                 break
             asked += 1
+            if asked > self.config.views:  # in place of a neighbour that cannot be read
+                self.cache.expect([candidate])
             found = self._features(candidate)
             if found is not None:
                 features.append(found)
@@ -282,16 +279,18 @@ class _Worker:
             return None
         try:
             return self.cache.get(index)
-        except (GBiNetError, OSError) as error:
-            if isinstance(error, _NoRoomError) or is_out_of_memory(error):
-                raise
+        except _UnreadableError as error:
+            self._on_unreadable(index, f"{error}; the view is left out")
             self.broken[index] = str(error)
-            log.warning("%s; the view is left out", error)
             return None
 
     def _encode(self, index: int) -> tiles.Features:
         self._read_ahead(index)
-        pixels = self.images.pop(index).result().to(self.device)  # [H, W, 3]
+        try:
+            read = self.images.pop(index).result()  # [H, W, 3]
+        except (GBiNetError, OSError) as error:  # of this photo; what fails in the network is not its fault
+            raise _UnreadableError(str(error)) from error
+        pixels = read.to(self.device)
         if self.keeper is not None:
             self.keeper.keep_photo(index, pixels)
         image = (pixels.permute(2, 0, 1) / 255).to(self.dtype)
@@ -339,9 +338,9 @@ class _Worker:
         )
         smaller = self._round_tile((self.tile or largest) / 2)
         if self.tile is not None and smaller >= self.tile:
-            raise _NoRoomError(
+            raise GBiNetError(
                 f"not enough memory on {self.device} even for tiles of {self.tile} px: "
-                "use smaller images (--size), fewer views (--views) or a machine with more"
+                "use smaller images (--max-size), fewer views (--views) or a machine with more"
             )
         self.tile = self.result.tile = smaller
         self.result.warnings.append(

@@ -35,6 +35,13 @@ def check_shapes(images: Tensor, cameras: Camera, layout: str) -> None:
         raise InputError(f"images must be float in [0, 1], got {images.dtype}: divide by 255 first")
 
 
+def check_ranges(depth_range: Tensor, samples: int) -> None:
+    if depth_range.shape != (samples, 2):
+        raise InputError(
+            f"depth_range must be near and far of each sample, [{samples}, 2], got {list(depth_range.shape)}"
+        )
+
+
 def check_choices(stages: int, done: int, readout: str) -> None:
     if stages <= done:
         raise InputError(f"stages must be at least {done + 1}, got {stages}")

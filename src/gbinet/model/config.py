@@ -40,9 +40,9 @@ class GBiNetConfig:
     inverse_depth: bool = False  # bins equal in 1/depth instead of depth
     edge_cells: int = 0  # > 0: maps are enlarged without mixing cells further apart than this, across edges
     # Two numbers per scale, coarse to fine: after a stage, answers are averaged over so many pixels around (0
-    # = none), as far as they are less than so many cells away from the pixel's own: see ops/smooth.py
+    # = none), as far as they are less than so many cells away from the pixel's own
     smoothing: tuple[tuple[int, int], ...] = ()
-    refiner: bool = False  # a small network that corrects the smoothed depth of the last stage: refiner.py
+    refiner: bool = False  # a small network that corrects the smoothed depth of the last stage
     refiner_sides: bool = False  # it may take the depth of either side of an edge, too
     stages: int = 8  # stages searched by default, and trained
     scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = coarsest; later stages: the last
@@ -53,7 +53,7 @@ class GBiNetConfig:
     regulariser_width: int | tuple[int, ...] = 8  # channels of the 3D U-Nets at their top level; or per scale
     context: bool = False  # the 3D U-Nets see the reference's features beside the cost volume
     # Between scales pixels choose their parents, by networks so wide, one per scale but the coarsest; none =
-    # they take their own: see choice.py
+    # they take their own
     choice_widths: tuple[int, ...] = ()
     # Before the later stages at these scales they choose again, between their own cell and their neighbours',
     # by networks of their own
@@ -238,6 +238,23 @@ PRESETS: dict[str, GBiNetConfig] = {
     "gbinet": GBiNetConfig(),
     "binet": GBiNetConfig(bins=2),
     "gbinet-6": GBiNetConfig(bins=6),
+    "bundled": GBiNetConfig(  # that of the weights in the package: see weights/README.md
+        bins=6,
+        first_bins=24,
+        first_spacing=1.8,
+        inverse_depth=True,
+        edge_cells=6,
+        smoothing=((1, 6), (1, 6), (2, 12), (5, 32)),
+        refiner=True,
+        refiner_sides=True,
+        stages=7,
+        regulariser_width=(16, 16, 8, 8),
+        context=True,
+        choice_widths=(64, 32, 16),
+        choice_again=True,
+        confidence="learned",
+        readout="refined",
+    ),
 }
 
 

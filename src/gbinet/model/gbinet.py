@@ -16,7 +16,8 @@ from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError
 from gbinet.model import search
-from gbinet.model.checks import check_choices, check_shapes, check_values, evaluating
+from gbinet.model.calibration import Calibration
+from gbinet.model.checks import check_choices, check_ranges, check_shapes, check_values, evaluating
 from gbinet.model.choice import Choice, Chooser
 from gbinet.model.config import GBiNetConfig, Readout, preset
 from gbinet.model.cost_volume import ViewWeight
@@ -43,8 +44,8 @@ class GBiNet(nn.Module):
     """Generalized binary search network. Images are RGB in [0, 1]; view 0 is the reference.
 
     Args:
-        config: What it is made of, or the name of a preset: "gbinet", "binet", "gbinet-6". The weights are
-            random; `from_pretrained` gives trained ones.
+        config: What it is made of, or the name of a preset: "gbinet", "binet", "gbinet-6", "bundled". The
+            weights are random; `from_pretrained` gives trained ones.
     """
 
     config_type: ClassVar[type[GBiNetConfig]] = GBiNetConfig  # what its weights files carry
@@ -55,6 +56,7 @@ class GBiNet(nn.Module):
         self.config = preset(config) if isinstance(config, str) else config
         self.weights_file: str | None = None  # name of the file that the weights were read from
         self.min_confidence: float | None = None  # what fusion should ask of these weights, where they say it
+        self.calibration: Calibration | None = None  # of the confidence of all stages, in the usual read-out
         config = self.config
         channels = config.channels
         self.encoder = FeaturePyramid(channels)
@@ -329,6 +331,8 @@ class GBiNet(nn.Module):
             before = depth_range.new_full((1, 1, *full), float(joint))
         total = joined(before, confidence, joint)
         depth, total = self._read_out(stage, readout, features, total)
+        if self.calibration is not None and (stages, readout) == (self.config.stages, self.config.readout):
+            total = self.calibration(total)
         if depth.shape[-2:] != full:  # no stage at the finest scale: show the coarse result at full size
             depth = F.interpolate(depth[:, None], size=full, mode=self.enlarging)[:, 0]
         size = (..., slice(cameras.height), slice(cameras.width))
@@ -347,11 +351,7 @@ class GBiNet(nn.Module):
     ) -> SearchResult:
         """Search the depth of view 0 of every sample: depth and confidence [B, H, W]."""
         check_shapes(images, cameras, "[B, V, 3, H, W]")
-        if depth_range.shape != (len(images), 2):
-            raise InputError(
-                f"depth_range must be near and far of each sample, [{len(images)}, 2], "
-                f"got {list(depth_range.shape)}"
-            )
+        check_ranges(depth_range, len(images))
         return self.search(
             list(self.encode(images)),
             cameras,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gbinet.camera import Camera, inverse_3x3
+from gbinet.camera import Camera, inverse_3x3, pixel_centres
 
 
 def sources_from_reference(cameras: Camera) -> Tensor:
@@ -43,6 +43,32 @@ def travel(cameras: Camera, depth_range: Tensor, scale: float = 1.0) -> Tensor:
     moved = (pixels[:, :, 1] - pixels[:, :, 0]).square().sum(-1).sqrt()  # [B, V - 1]
     diagonal = (width**2 + height**2) ** 0.5
     return scale * moved.clamp(max=diagonal).median(1).values
+
+
+RIGHT = 1.0  # px of reprojection: a depth at most this far off is right
+
+
+def is_right(depth: Tensor, truth: Tensor, cameras: Camera) -> Tensor:
+    """Whether depths are right to one pixel of reprojection: what confidence is about, wherever it is
+    taught, measured or calibrated.
+
+    depth, truth [B, H, W] of the reference, cameras [B, V] -> [B, H, W] bool. A pixel's point and its true
+    point are shown at most 1 px apart by the median source (of an even number: the lower of the middle two).
+    """
+    transforms = sources_from_reference(cameras)  # [B, V - 1, 12]
+    matrices, offsets = transforms[..., :9], transforms[..., 9:, None, None]
+    columns = matrices.reshape(*matrices.shape[:2], 3, 3, 1, 1).unbind(3)  # [B, V - 1, 3, 1, 1] each
+    x, y = pixel_centres(*depth.shape[-2:], device=depth.device).unbind(-1)  # [H, W] each
+    rays = columns[0] * x + columns[1] * y + columns[2]  # [B, V - 1, 3, H, W]
+    least = 1e-6 * truth[:, None, None]  # behind a source: nowhere near anything
+
+    def shown(at: Tensor) -> Tensor:
+        """Where points at a depth [B, H, W] are, [B, V - 1, 2, H, W]."""
+        points = rays * at[:, None, None] + offsets
+        return points[:, :, :2] / points[:, :, 2:].clamp_min(least)
+
+    apart: Tensor = (shown(depth) - shown(truth)).square().sum(2).median(1).values
+    return apart <= RIGHT**2
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from gbinet.errors import FormatError, InputError, WeightsError, check_share
 from gbinet.formats.atomic import atomic_path
 from gbinet.formats.reading import is_file, parse_json
+from gbinet.model.calibration import Calibration
 from gbinet.model.config import GBiNetConfig
 
 if TYPE_CHECKING:
@@ -54,15 +56,26 @@ def our_name(published: str) -> str:
     return name
 
 
+@dataclass(frozen=True)
+class Stated:
+    """What the header of a file says about the network beside its tensors."""
+
+    config: GBiNetConfig
+    min_confidence: float | None = None  # what fusion should ask of its depth maps
+    calibration: Calibration | None = None  # of its confidence
+
+
 def load(weights: str | Path | None, kind: type[Network]) -> Network:
     """Build the network that a weights file describes, in eval mode on the CPU."""
     path = find(weights)
     if path.suffix == ".safetensors":
-        config, tensors, min_confidence = _read_ours(path, kind.config_type)
+        metadata, tensors = _read_ours(path)
+        stated = _stated(path, metadata, kind.config_type)
     else:
-        config, tensors, min_confidence = kind.config_type(), _read_published(path), PUBLISHED_CONFIDENCE
-    model = _build(path, kind, config, tensors)
-    model.weights_file, model.min_confidence = path.name, min_confidence
+        stated, tensors = Stated(kind.config_type(), PUBLISHED_CONFIDENCE), _read_published(path)
+    model = _build(path, kind, stated.config, tensors)
+    model.weights_file, model.min_confidence = path.name, stated.min_confidence
+    model.calibration = stated.calibration
     return model
 
 
@@ -84,8 +97,6 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
     Tensors keep their type, so that a round trip is bit for bit; `half` stores the kernels of convolutions in
     float16 (half the file; batch norms and biases stay as they are). Loading gives float32 either way.
     """
-    from safetensors.torch import save as to_bytes
-
     from gbinet import __version__
 
     if path.suffix != ".safetensors":  # by which `load` tells our files from published ones
@@ -94,21 +105,36 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
         "format": FORMAT,
         "gbinet_version": __version__,
         "config": json.dumps(model.config.to_dict()),
+        **_about_confidence(model.min_confidence, model.calibration),
     }
-    if model.min_confidence is not None:
-        metadata["min_confidence"] = repr(model.min_confidence)
     tensors = {k: v.detach().contiguous().cpu() for k, v in model.state_dict().items()}
     if half:
         tensors = {k: v.half() if v.dim() > 1 else v for k, v in tensors.items()}
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(to_bytes(tensors, metadata))  # save_file would make it readable for us alone
+    _write_ours(path, metadata, tensors)
     return path
 
 
-def _read_ours(
-    path: Path, config_type: type[GBiNetConfig]
-) -> tuple[GBiNetConfig, dict[str, Tensor], float | None]:
-    """Configuration, tensors, and the confidence that fusion should ask for, where the file says it."""
+def restate(path: Path, min_confidence: float, calibration: Calibration) -> None:
+    """Change what a file of ours says about its confidence; its tensors and all else stay as they are."""
+    metadata, tensors = _read_ours(path)
+    _write_ours(path, metadata | _about_confidence(min_confidence, calibration), tensors)
+
+
+def _about_confidence(min_confidence: float | None, calibration: Calibration | None) -> dict[str, str]:
+    """Entries of a header."""
+    entries = {} if min_confidence is None else {"min_confidence": repr(min_confidence)}
+    return entries if calibration is None else {**entries, "calibration": json.dumps(calibration.to_dict())}
+
+
+def _write_ours(path: Path, metadata: dict[str, str], tensors: dict[str, Tensor]) -> None:
+    from safetensors.torch import save as to_bytes
+
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(to_bytes(tensors, metadata))  # save_file would make it readable for us alone
+
+
+def _read_ours(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Header and tensors, as they are stored."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -121,16 +147,24 @@ def _read_ours(
         raise WeightsError(f"{path} was not written by gbinet: its header holds no configuration")
     if metadata.get("format") != FORMAT:
         raise WeightsError(f"{path} has layout version {metadata.get('format')}, this gbinet reads {FORMAT}")
+    return metadata, tensors
+
+
+def _stated(path: Path, metadata: dict[str, str], config_type: type[GBiNetConfig]) -> Stated:
     try:
         config = config_type.from_dict(parse_json(path, metadata["config"]))
     except (ValueError, TypeError, OverflowError, FormatError, InputError) as error:
         raise WeightsError(f"{path}: the configuration in its header cannot be used: {error}") from error
-    stated = metadata.get("min_confidence")
+    least, known = metadata.get("min_confidence"), metadata.get("calibration")
     try:
-        min_confidence = None if stated is None else check_share("min_confidence", float(stated))
+        min_confidence = None if least is None else check_share("min_confidence", float(least))
     except (ValueError, InputError) as error:
         raise WeightsError(f"{path}: the min_confidence in its header cannot be used: {error}") from error
-    return config, tensors, min_confidence
+    try:
+        calibration = None if known is None else Calibration(**parse_json(path, known))
+    except (ValueError, TypeError, OverflowError, FormatError, InputError) as error:
+        raise WeightsError(f"{path}: the calibration in its header cannot be used: {error}") from error
+    return Stated(config, min_confidence, calibration)
 
 
 def _read_published(path: Path) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from gbinet.camera import Camera
 from gbinet.errors import GBiNetError
 from gbinet.formats.image import image_size
 from gbinet.fusion.judging import rehearse
+from gbinet.inference.compilers import hash_triton
 from gbinet.inference.compiling import MapKind, Tell, compile_kernels, has_kernels, kinds_of
 from gbinet.inference.device import pick_device
 from gbinet.inference.tiles import working_size
@@ -45,13 +47,21 @@ def prepare_kernels(
 @contextmanager
 def preparing_beside(source: Scene | str | Path, model: GBiNet, config: ReconstructConfig) -> Iterator[None]:
     """While the block finds poses of bare photos, compile for a scene of the size of the first one."""
+    if has_kernels(pick_device(config.depth.device)):
+        threading.Thread(target=hash_triton, name="triton", daemon=True).start()  # half a second, needed soon
     kind = None if isinstance(source, Scene) else _first_photo(Path(source), config)
-    beside = ThreadPoolExecutor(1, "kernels")
+    beside, given_up = ThreadPoolExecutor(1, "kernels"), threading.Event()
+
+    def go_on(done: int, total: int) -> None:
+        if given_up.is_set():
+            raise InterruptedError("given up")
+
     if kind is not None:
-        beside.submit(_compile, [kind], model, config)
+        beside.submit(_compile, [kind], model, config, go_on)
     try:
         yield
     except BaseException:  # what went wrong is said now, not when all kernels are compiled
+        given_up.set()
         beside.shutdown(wait=False, cancel_futures=True)
         raise
     beside.shutdown()

@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from gbinet.formats.atomic import write_json
 from gbinet.formats.optional import installed
+from gbinet.formats.reading import is_file, read_record
 from gbinet.formats.video import is_video_name
 from gbinet.georeference.align import PlacesError
 from gbinet.georeference.place import Georeference, PlaceConfig, has_gps, place_scene
@@ -20,6 +23,7 @@ from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import Report
 
 FILE = "georeference.json"
+_WITH_OBJ = (".mtl", ".png")  # what belongs to a mesh.obj
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,10 @@ def prepare(
         source = video_photos(Path(source), out, config.frames, step_of(progress, "frames"))
     scene, notes, posed = open_scene(source, out, config, progress)
     scene, place, doubts = placed(scene, config.place, bare=posed is not None)
+    left = leave_behind(out, place)
     write_place(out, place)
     write_result(scene, out)
-    return Prepared(scene, posed, place, [*notes, *doubts])
+    return Prepared(scene, posed, place, [*notes, *doubts, *left])
 
 
 def placed(scene: Scene, config: PlaceConfig, *, bare: bool) -> tuple[Scene, Georeference | None, list[str]]:
@@ -73,6 +78,35 @@ def placed(scene: Scene, config: PlaceConfig, *, bare: bool) -> tuple[Scene, Geo
         return scene, None, [f"the result has no place on the map and no metric unit: {error}"]
 
 
+def leave_behind(out: Path, located: Georeference | None) -> list[str]:
+    """Clouds and meshes of an earlier run in another frame or unit are removed, folders named in a note."""
+    earlier = read_record(out / "run.json")
+    if not earlier or _same_frame(earlier.get("georeference"), located):
+        return []
+    names = earlier.get("files", [])
+    found = [n for n in names if isinstance(n, str) and {"..", "/"}.isdisjoint(Path(n).parts)]
+    for name in found:
+        with_it = _WITH_OBJ if name.endswith(".obj") else ()
+        for file in (out / name, *((out / name).with_suffix(suffix) for suffix in with_it)):
+            if is_file(file):
+                file.unlink()
+    folders = [name for name in found if (out / name).is_dir()]
+    if not folders:
+        return []
+    return [f"{', '.join(folders)} in {out} are in the frame and unit of an earlier run: export them again"]
+
+
+def _same_frame(earlier: object, located: Georeference | None) -> bool:
+    if not isinstance(earlier, dict) or located is None:
+        return earlier is None and located is None
+    try:
+        old, new = (np.array(p, dtype=float) for p in (earlier["local_from_model"], located.local_from_model))
+        same = bool(np.allclose(old, new, rtol=1e-6, atol=1e-9 * abs(new).max()))
+        return same and (earlier["crs"], tuple(earlier["offset"])) == (located.crs, located.offset)
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
 def write_place(out: Path, located: Georeference | None) -> None:
     """out/georeference.json, or none: that of an earlier run would be wrong."""
     if located is None:
@@ -81,6 +115,9 @@ def write_place(out: Path, located: Georeference | None) -> None:
     write_json(out / FILE, located.to_dict())
 
 
-def with_place(page: Report, located: Georeference | None) -> Report:
-    """The report with where the result lies."""
-    return page if located is None else replace(page, tables={"Place": located.facts(), **page.tables})
+def with_place(page: Report, located: Georeference | None, *, bare: bool) -> Report:
+    """The report with where the result lies, or that it has no unit. `bare`: see `placed`."""
+    if located is not None:
+        return replace(page, tables={"Place": located.facts(), **page.tables})
+    unit = "no unit: found from photos alone; --scale gives one"
+    return replace(page, subtitle=f"{page.subtitle} · {unit}") if bare else page

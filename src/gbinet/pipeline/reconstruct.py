@@ -5,22 +5,26 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from gbinet.cluster.session import Cluster, ClusterConfig, connected
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import write_json
 from gbinet.formats.optional import installed
-from gbinet.fusion.fuse import FusionConfig, fuse
+from gbinet.fusion.fuse import FusionConfig
 from gbinet.fusion.mesh import Mesher, MeshKind, check_libraries
 from gbinet.fusion.sources import MAX_BYTES, RecentMaps
 from gbinet.georeference.place import Georeference, PlaceConfig
+from gbinet.inference.depth_run import DepthRun
 from gbinet.inference.device import pick_device
-from gbinet.inference.predictor import DepthConfig, DepthRun, estimate_depths
+from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
+from gbinet.pipeline.computing import compute_cloud, compute_depths
 from gbinet.pipeline.export import ExportKind, check_exports, export
 from gbinet.pipeline.kernels import prepare_kernels, preparing_beside
 from gbinet.pipeline.opening import step_of
@@ -90,6 +94,7 @@ def reconstruct(
     out: str | Path | None = None,
     config: ReconstructConfig | str = "balanced",
     *,
+    cluster: ClusterConfig | str | None = None,
     progress: StepProgress | None = None,
 ) -> PointCloud:
     """Make a dense cloud from photos.
@@ -100,6 +105,8 @@ def reconstruct(
         out: Folder for all that `gbinet reconstruct` writes: cloud.ply, depth/, report.html, run.json. A
             second call with the same folder continues where the first one stopped. None = nothing is kept.
         config: "fast", "balanced" or "best", or a ReconstructConfig of your own.
+        cluster: "local" for Ray over all GPUs or cores of this machine, the address of a running Ray, or a
+            ClusterConfig; None = this process computes. The result is the same.
         progress: Called with (step, done, total, what) while it works.
 
     Returns:
@@ -116,10 +123,10 @@ def reconstruct(
         >>> cloud.xyz.shape[1], cloud.rgb.dtype
         (3, torch.uint8)
     """
-    if out is not None:
-        return PointCloud.load(run(scene, model, Path(out), config, progress=progress).cloud)
-    with tempfile.TemporaryDirectory(prefix="gbinet-") as folder:
-        return PointCloud.load(run(scene, model, Path(folder), config, progress=progress).cloud)
+    workers = ClusterConfig(cluster) if isinstance(cluster, str) else cluster
+    with tempfile.TemporaryDirectory(prefix="gbinet-") if out is None else nullcontext(out) as folder:
+        result = run(scene, model, Path(folder), config, cluster=workers, progress=progress)
+        return PointCloud.load(result.cloud)
 
 
 def run(
@@ -129,6 +136,7 @@ def run(
     config: ReconstructConfig | str = "balanced",
     *,
     overwrite: bool = False,
+    cluster: ClusterConfig | None = None,
     progress: StepProgress | None = None,
     judge: Callable[[Path], Sequence[tuple[str, str]]] | None = None,
 ) -> Reconstruction:
@@ -136,8 +144,8 @@ def run(
 
     `judge` may look at the finished cloud and add figures (label, value) to the report.
     """
-    with output_folder(out, scene):
-        return _run(scene, model, out, config, overwrite, progress, judge)
+    with output_folder(out, scene), connected(cluster) as workers:
+        return _run(scene, model, out, config, overwrite, workers, progress, judge)
 
 
 def _run(
@@ -146,6 +154,7 @@ def _run(
     out: Path,
     config: ReconstructConfig | str,
     overwrite: bool,
+    cluster: Cluster | None,
     progress: StepProgress | None,
     judge: Callable[[Path], Sequence[tuple[str, str]]] | None,
 ) -> Reconstruction:
@@ -154,38 +163,33 @@ def _run(
     if settings.mesh is not None:
         check_libraries(settings.mesh)  # missing, they are named now, not after hours
     check_exports(settings.export)
+    if cluster is not None:
+        cluster.has_gpus(settings.depth.device)  # says now what is wrong with --device, not after hours
     network = model or GBiNet.from_pretrained()
     least = settings.fusion.confidence_for(maker(network).to_dict())
     settings = replace(settings, fusion=replace(settings.fusion, min_confidence=least))
-    with preparing_beside(scene, network, settings):
+    with preparing_beside(scene, network, settings) if cluster is None else nullcontext():
         ready = prepare(scene, out, settings, progress)
     found, posed, located, notes = ready.scene, ready.posed, ready.place, ready.notes
     times = {"opening": time.perf_counter() - began}
-    prepare_kernels(found, network, settings, progress)
+    if cluster is None:
+        prepare_kernels(found, network, settings, progress)
     times["kernels"] = time.perf_counter() - began - times["opening"]
-    device = pick_device(settings.depth.device)
-    recent = RecentMaps(DepthFolder(found, out / "depth"), _room(device, settings.depth))
-    depth_run = estimate_depths(
-        found,
-        network,
-        out / "depth",
-        settings.depth,
-        overwrite=overwrite,
-        progress=step_of(progress, "depth"),
-        keeper=recent,
-    )
-    shown = ShownViews(found, recent)
+    files = DepthFolder(found, out / "depth")
+    recent = RecentMaps(files, 0 if cluster else _room(settings.depth))
+    depth_run = compute_depths(
+        cluster, found, network, out / "depth", settings.depth,
+        overwrite=overwrite, progress=step_of(progress, "depth"), keeper=recent,
+    )  # fmt: skip
+    shown = ShownViews(found, recent, settings.fusion)
     shown.mesher = _mesher(shown, settings, located)
+    if shown.mesher is not None:
+        shown.mesher.progress = step_of(progress, "mesh")
     fusing = time.perf_counter()
-    result = fuse(
-        found,
-        shown.depths,
-        out / "cloud.ply",
-        settings.fusion,
-        device=device,
-        progress=step_of(progress, "fusion"),
-        on_view=shown.add,
-    )
+    result = compute_cloud(
+        cluster, found, shown.depths, files, out / "cloud.ply", settings.fusion, device=settings.depth.device,
+        progress=step_of(progress, "fusion"), on_view=shown.add, wants=shown.wants,
+    )  # fmt: skip
     times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
     times = _with_poses(times, posed)
     notes += shown.doubts()
@@ -196,8 +200,9 @@ def _run(
     record = record_of(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
     record["poses"] = None if posed is None else posed.to_dict()
     record["georeference"] = None if located is None else located.to_dict()
+    record["files"] = [path.relative_to(out).as_posix() for path in extras]
     page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed)
-    page = with_place(page, located)
+    page = with_place(page, located, bare=posed is not None)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
     write_json(out / "run.json", record)
     return Reconstruction(
@@ -234,8 +239,9 @@ def _with_poses(times: dict[str, float], posed: PosedPhotos | None) -> dict[str,
     return {**times, "poses": poses, "opening": opening - poses if poses <= opening else opening}
 
 
-def _room(device: torch.device, config: DepthConfig) -> int:
+def _room(config: DepthConfig) -> int:
     """Bytes of a GPU's memory that new maps may fill until they are fused; for a CPU, files are as good."""
+    device = pick_device(config.device)
     if device.type != "cuda" or config.max_memory is not None:
         return 0
     return min(MAX_BYTES, torch.cuda.mem_get_info(device)[0] // 8)

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from gbinet import __version__
-from gbinet.fusion.fuse import FusedView, FusionResult
+from gbinet.fusion.fuse import FusedView, FusionConfig, FusionResult
 from gbinet.fusion.mesh import Mesher
 from gbinet.fusion.sources import DepthSource
+from gbinet.inference.depth_run import DepthRun
 from gbinet.inference.device import peak_memory_mib
-from gbinet.inference.predictor import DepthRun
 from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
 from gbinet.scene import Scene
@@ -35,14 +35,15 @@ class ShownViews:
     Pictures are made by threads beside it.
     """
 
-    def __init__(self, scene: Scene, depths: DepthSource) -> None:
+    def __init__(self, scene: Scene, depths: DepthSource, fusion: FusionConfig) -> None:
         self.scene = scene
         self.depths = depths
+        self.fusion = fusion
         self.sample = CloudSample()
         self.mesher: Mesher | None = None
         self.shares: dict[str, dict[str, float]] = {}  # view name -> known, confident, kept
         self._cards: dict[int, Future[ViewCard]] = {}
-        self._painters = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "pictures")
+        self._painters = ThreadPoolExecutor(min(_UNPAINTED, os.cpu_count() or 1), "pictures")
 
     def cards(self) -> list[ViewCard]:
         """The views that the report shows, in the scene's order; no view may follow."""
@@ -61,12 +62,16 @@ class ShownViews:
             "--depth-range NEAR FAR, or take more photos, closer together"
         ]
 
+    def wants(self, index: int) -> bool:
+        """Whether depth map and photo of a view are needed, beside its points."""
+        return self.mesher is not None or index % shown_every(len(self.scene.views)) == 0
+
     def add(self, fused: FusedView) -> None:
         self.sample.add(fused.cloud)
         if self.mesher is not None:
             self.mesher.add(fused)
-        view, depth_map = self.scene.views[fused.index], fused.depth_map
-        pixels = depth_map.depth.numel()
+        view, depth_map, camera = self.scene.views[fused.index], fused.depth_map, fused.confirmed.camera
+        pixels = fused.confirmed.depth.numel()
         kept = int(fused.consistent.sum())
         self.shares[view.name] = {
             "known": fused.known / pixels,
@@ -76,15 +81,20 @@ class ShownViews:
         }
         photo = None if fused.photo is None else fused.photo.numpy()
         facts = (
-            f"{depth_map.camera.width} x {depth_map.camera.height} px · "
-            f"confident {fused.confident / pixels:.0%} · kept {kept / pixels:.0%} · "
-            f"{len(fused.cloud):,} new points · {fused.asked} neighbours"
+            f"{camera.width} x {camera.height} px · "
+            f"{self._asked_for()}: {fused.confident / pixels:.0%} · kept {kept / pixels:.0%} · "
+            f"{len(fused.cloud):,} points not seen by earlier photos · {fused.asked} neighbours"
         )
-        if fused.index % shown_every(len(self.scene.views)) == 0:
+        if depth_map is not None and fused.index % shown_every(len(self.scene.views)) == 0:
             work = self._painters.submit(view_card, view.name, photo, depth_map, fused.consistent, facts)
             self._cards[fused.index] = work
             for earlier in list(self._cards.values())[-1 - _UNPAINTED : -_UNPAINTED]:
                 earlier.result()  # maps that wait to be painted take memory
+
+    def _asked_for(self) -> str:
+        """What makes a pixel confident."""
+        least, blank = self.fusion.confidence_for(None), self.fusion.blank_confidence
+        return f"confidence from {least:g}" + (f" ({blank:g} where blank)" if blank > least else "")
 
 
 def report_of(
@@ -106,8 +116,8 @@ def report_of(
     ]
     used = record["settings"]
     tables = {
-        "Depth": used["depth"],
-        "Fusion": used["fusion"],
+        "Depth": _said(used["depth"]),
+        "Fusion": _said(used["fusion"]),
         "Run": {
             "views computed now": len(depth_run.computed),
             "views kept from before": len(depth_run.kept),
@@ -118,7 +128,7 @@ def report_of(
             "peak memory": f"{record['peak_memory_mib']:.0f} MiB",
             "tiles": "none" if depth_run.tile is None else f"{depth_run.tile} px",
         },
-        "Made by": record["made_by"],
+        "Made by": _said(record["made_by"]),
         "Versions": record["versions"],
     }
     return Report(
@@ -132,6 +142,11 @@ def report_of(
         every=shown_every(len(scene.views)),
         tables=tables,
     )
+
+
+def _said(facts: dict[str, Any]) -> dict[str, Any]:
+    """What tells a reader something: not what was left open, nor what only saves time."""
+    return {k: v for k, v in facts.items() if v is not None and k not in ("cached_maps", "cache_memory")}
 
 
 def with_poses(page: Report, posed: PosedPhotos | None) -> Report:

@@ -25,6 +25,7 @@ _BLOCK = 64  # px: side of the squares whose shift is found
 _STEP = 0.03  # of the width: how far the picture moves between two photos, at least
 _AGAIN = 8.0  # px: a shift after which the next frames are compared with this one
 _CLEAR = 0.05  # height of the peak of a correlation that counts
+_OFF_PLACE = 0.25  # a frame half a step off its place must be sharper than one there by this share, about
 _FEWEST = 12  # photos that a video should give; it is cut finer where it moves little
 _RECORD = "video.json"
 
@@ -82,17 +83,24 @@ def _write(video: Path, folder: Path, chosen: list[int], progress: Progress | No
 
 
 def choose_frames(track: FrameTrack, most: int) -> list[int]:
-    """The sharpest frame of every step of the way; the steps are equal, and long enough for `most` frames."""
+    """Sharp frames at equal steps of the way, the first and the last at its ends; `most` of them at most.
+
+    A frame far from its place would lie far from one neighbour and next to the other, which costs depth.
+    """
     way = float(track.moved[-1]) if len(track.moved) else 0.0
     if way <= 0:
         return []
     step = max(way / most, min(_STEP, way / _FEWEST))
-    bins = np.minimum((track.moved / step).astype(int), max(1, round(way / step)) - 1)
+    count = max(2, round(way / step))
+    along = track.moved / way * (count - 1)  # [F] in steps
+    nearest = along.round().astype(int)
     chosen = []
-    for one in range(int(bins.max()) + 1):
-        inside = np.flatnonzero(bins == one)
+    for one in range(count):
+        inside = np.flatnonzero(nearest == one)
         if len(inside):
-            chosen.append(int(inside[track.sharpness[inside].argmax()]))
+            off = 2 * (along[inside] - one)  # from -1 to 1 around its place
+            worth = np.log(track.sharpness[inside].clip(1e-9)) - _OFF_PLACE * off**2
+            chosen.append(int(inside[worth.argmax()]))
     return sorted(chosen)
 
 

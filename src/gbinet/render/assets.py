@@ -28,7 +28,12 @@ from gbinet.render.texture import Texture, make_texture
 HELD_OUT_EVERY = 8  # of the sorted names of each folder, every eighth is for validation only
 MESH_SUFFIXES = (".obj", ".glb", ".gltf", ".ply", ".stl", ".off")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
-FOLDERS = ("gso", "polyhaven", "meshes", "textures")  # of a library
+FOLDERS = {  # of a library, and the endings of what is read in them
+    "gso": (".npz",),
+    "polyhaven": (".npz",),
+    "meshes": MESH_SUFFIXES,
+    "textures": IMAGE_SUFFIXES,
+}
 # Words, without the s of a plural, in the names of objects that are thin or full of holes.
 THIN_WORDS = (
     *("fern", "tree", "branch", "root", "rail", "streetlight", "studiolight", "ladder", "rack", "drainer"),
@@ -76,11 +81,11 @@ class AssetLibrary:
                 f"{root}: there is no such asset folder; give one with gso/, polyhaven/ or textures/"
             )
         roots = libraries(root)
-        objects = _parts(roots, "gso", (".npz",), held_out) + _parts(roots, "meshes", MESH_SUFFIXES, held_out)
-        furniture = _parts(roots, "polyhaven", (".npz",), held_out)
-        surfaces = _parts(roots, "textures", IMAGE_SUFFIXES, held_out)
+        objects = _parts(roots, "gso", held_out) + _parts(roots, "meshes", held_out)
+        furniture = _parts(roots, "polyhaven", held_out)
+        surfaces = _parts(roots, "textures", held_out)
         if not objects and not furniture and not surfaces:
-            raise SceneError(f"{root}: no objects in gso/, polyhaven/ or meshes/ and no images in textures/")
+            raise SceneError(f"{root}: {_why_empty(roots)}")
         thin = tuple(p for p in objects + furniture if is_thin(p.stem))
         return AssetLibrary(root, torch.device(device), objects, furniture, surfaces, thin)
 
@@ -142,12 +147,23 @@ def libraries(root: Path) -> list[Path]:
     return inner or [root]
 
 
-def _parts(roots: list[Path], name: str, suffixes: tuple[str, ...], held_out: bool) -> tuple[Path, ...]:
+def _parts(roots: list[Path], name: str, held_out: bool) -> tuple[Path, ...]:
     found: list[Path] = []
     for folder in (root / name for root in roots if (root / name).is_dir()):
-        names = sorted(p for p in folder.iterdir() if p.suffix.lower() in suffixes)
+        names = sorted(p for p in folder.iterdir() if p.suffix.lower() in FOLDERS[name])
         found += [p for i, p in enumerate(names) if (i % HELD_OUT_EVERY == 0) == held_out]
     return tuple(found)
+
+
+def _why_empty(roots: list[Path]) -> str:
+    """Why a part of the libraries holds nothing, in words for their owner."""
+    counts = {name: len(_parts(roots, name, held_out=True)) for name in FOLDERS}
+    if not any(counts.values()):
+        return "no objects in gso/, polyhaven/ or meshes/ and no images in textures/"
+    textures = counts.pop("textures")
+    there = [(sum(counts.values()), "mesh", "meshes"), (textures, "texture", "textures")]
+    said = " and ".join(f"{n} {one if n == 1 else many}" for n, one, many in there if n)
+    return f"{said}, but the first of every eight is held back for validation: give at least two of each"
 
 
 def read_asset(path: Path) -> AssetOnHost:
@@ -177,7 +193,7 @@ def read_mesh(path: Path) -> AssetOnHost:
     try:
         import trimesh
     except ImportError as error:
-        raise SceneError(f"{path}: reading meshes needs trimesh (pip install trimesh)") from error
+        raise SceneError(f"{path}: reading meshes needs trimesh: pip install 'gbinet[assets]'") from error
     try:
         mesh: Any = trimesh.load(path, force="mesh")
         positions, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)

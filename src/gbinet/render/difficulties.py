@@ -38,6 +38,7 @@ class Difficulties:
     forward: Difficulty = Difficulty(0.12, 0.3)  # way towards what is seen, as a share of its distance
     above: Difficulty = Difficulty(0.1, 90.0)  # elevation of the camera over what is seen, degrees
     range: Difficulty = Difficulty(0.25, 50.0)  # far / near of the range to search
+    sizes: Difficulty = Difficulty(0.15, 2.0)  # photos up to so many times as large or small as the reference
 
     def __post_init__(self) -> None:
         for field in fields(self):

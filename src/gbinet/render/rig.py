@@ -93,28 +93,33 @@ def draw_rig(
     return Rig(Camera(K, pose, width, height), distance, dtu_like)
 
 
-def draw_windows(rng: Chance, rig: Rig, largest: float, least: float = 1.0) -> Rig:
+def draw_windows(rng: Chance, rig: Rig, largest: float, least: float = 1.0, sizes: float = 1.0) -> Rig:
     """The rig's cameras as windows of images that are `least` to `largest` times as wide and high.
 
     Networks are trained on small images and used on large ones, where surfaces are smoother and moves between
     views longer, both in pixels. The sources' windows show what the reference's shows, as far as a plane at
-    the distance of the target can tell.
+    the distance of the target can tell. `sizes`: the sources' images are up to so many times as large or as
+    small again; a depth map is searched in photos of their own sizes, in which the same thing is larger or
+    smaller than in the reference, but a batch holds one size, and so less or more of them.
     """
     factor = log_uniform(rng, least, largest)
     cameras = rig.cameras
     size = torch.tensor([cameras.width, cameras.height], dtype=torch.float64)
-    K = cameras.K.clone()  # [V, 3, 3]
-    K[:, :2] *= factor
     # centre of the reference's window in its large image, and that point of the plane in all of them
     room = (factor - 1) / (2 * factor)
     share = torch.from_numpy(0.5 + rng.uniform(-room, room, 2))
+    wander = torch.from_numpy(rng.normal(0, 0.04, (len(cameras.K), 2))) * size
+    wander[0] = 0  # the reference's window is where it was drawn
+    K = cameras.K.clone()  # [V, 3, 3]
+    K[:, :2] *= factor
+    if sizes > 1:
+        others = sizes ** rng.uniform(-1, 1, len(K) - 1)
+        K[1:, :2] *= torch.from_numpy(others)[:, None, None]
     pixel = torch.cat([share * size * factor, torch.ones(1, dtype=torch.float64)])
     rotation, shift = cameras.cam_from_world[:, :3, :3], cameras.cam_from_world[:, :3, 3]
     point = rotation[0].T @ (torch.linalg.inv(K[0]) @ pixel * rig.distance - shift[0])
     seen = (K @ (rotation @ point + shift)[..., None])[..., 0]  # [V, 3]
     middle = seen[:, :2] / seen[:, 2:].clamp_min(1e-3 * rig.distance)
-    wander = torch.from_numpy(rng.normal(0, 0.04, (len(K), 2))) * size
-    wander[0] = 0  # the reference's window is where it was drawn
     K[:, :2, 2] -= middle + wander - size / 2
     return Rig(Camera(K, cameras.cam_from_world, cameras.width, cameras.height), rig.distance, rig.dtu_like)
 

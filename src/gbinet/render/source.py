@@ -186,8 +186,9 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     size = (config.width, config.height)
     rig = draw_rig(rng, scene.kind, scene.layout, config.views, *size, forced, Habits.of(amounts))
     whole = rig.cameras[:1]
-    if config.zoom > 1:
-        rig = draw_windows(chance(*key, "zoom"), rig, config.zoom, config.least_zoom)
+    sizes = amounts.get("sizes", 1.0)
+    if max(config.zoom, sizes) > 1:
+        rig = draw_windows(chance(*key, "zoom"), rig, config.zoom, config.least_zoom, sizes)
     cameras = rig.cameras.to(scene.device, torch.float32)
     depth, _ = render_depth(scene, cameras[:1])
     light, keys = colour_and_keys(scene, cameras)

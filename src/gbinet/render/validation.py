@@ -31,6 +31,8 @@ LIFE = ("none", *NAMES, "mixed")
 LIFE_SCENES = 4  # of each of them: one of each kind of scene
 _FIRST_LIFE_SEED = 1 << 33
 
+CALIBRATION = 100  # first scene of both sets that confidence is calibrated on, never measured on
+
 
 def validation_samples(
     part: str,
@@ -39,6 +41,7 @@ def validation_samples(
     device: torch.device | str = "cpu",
     scenes: int = SCENES,
     views: int = 5,
+    first: int = 0,  # number of the first scene
 ) -> Iterator[Sample]:
     """The samples of one part, one after the other. Other sizes show the same scenes in the same cameras."""
     if part not in PARTS:
@@ -50,7 +53,7 @@ def validation_samples(
         library = AssetLibrary.open(libraries(Path(assets))[0], device, held_out=True)
     config = RenderConfig(width=size[0], height=size[1], views=views, dtu_like=True)
     limits = torch.tensor(RANGE, dtype=torch.float32, device=device)
-    for number in range(scenes):
+    for number in range(first, first + scenes):
         seed = _FIRST_SEED + number
         sample = render_sample(make_scene(seed, library, "table", device), (seed, 0), config)
         yield replace(sample, depth_range=limits, name=f"{part}-{number:02d}")
@@ -63,6 +66,7 @@ def life_samples(
     scenes: int = LIFE_SCENES,
     views: int = 5,
     chosen: Sequence[str] = LIFE,
+    first: int = 0,  # number of the first scene of each
 ) -> Iterator[Sample]:
     """Scenes of each difficulty, one sample each, named DIFFICULTY/NUMBER. Objects are held-out ones."""
     if unknown := sorted(set(chosen) - set(LIFE)):
@@ -71,7 +75,7 @@ def life_samples(
     for name in chosen:
         hard = Difficulties() if name == "mixed" else Difficulties().only(*{name} - {"none"})
         config = RenderConfig(width=size[0], height=size[1], views=views, difficulties=hard)
-        for number in range(scenes):
+        for number in range(first, first + scenes):
             seed = _FIRST_LIFE_SEED + (zlib.crc32(name.encode()) << 8) + number
             kind = list(KINDS)[number % len(KINDS)]
             scene = make_scene(seed, library, kind, device, hard)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gbinet.errors import SceneError
 from gbinet.scene import Scene
 from gbinet.scenes import mvsnet
 from gbinet.scenes.kind import Kind, Reading, split_named
@@ -60,7 +61,12 @@ def scenes(split: str) -> tuple[str, ...]:
 
 def load_set(root: str | Path, split: str = "train") -> list[Scene]:
     """All scenes of a split. Images of one scene have one size, so one header per scene is read."""
-    return [load_scan(root, name) for name in scenes(split)]
+    names = scenes(split)
+    if not (Path(root) / names[0]).is_dir():  # else the message would be about a name that nobody has typed
+        kind = "validation" if split == "val" else "training"
+        missing = f"its first {kind} scene {names[0]} is not there"
+        raise SceneError(f"{root} is not BlendedMVS's {kind} set: {missing}")
+    return [load_scan(root, name) for name in names]
 
 
 def load_scan(root: str | Path, name: str) -> Scene:

@@ -99,6 +99,7 @@ def sparse_points(model: ColmapModel, images: list[ColmapImage]) -> SparsePoints
         torch.from_numpy(points.rgb),
         torch.from_numpy(view[known]),
         torch.from_numpy(before[points.track_start]),
+        None if points.error is None else torch.from_numpy(points.error),
     )
 
 
@@ -158,7 +159,13 @@ def model_of(views: tuple[View, ...], names: list[str], points: SparsePoints | N
     rgb = torch.full((count, 3), 128, dtype=torch.uint8) if points.rgb is None else points.rgb
     starts = np.concatenate([[0], np.bincount(point, minlength=count).cumsum()]).astype(np.int64)
     table = ColmapPoints(
-        np.arange(1, count + 1), points.xyz.double().numpy(), rgb.numpy(), starts, view_of + 1, indices
+        np.arange(1, count + 1),
+        points.xyz.double().numpy(),
+        rgb.numpy(),
+        starts,
+        view_of + 1,
+        indices,
+        None if points.error is None else points.error.double().numpy(),
     )
     return ColmapModel(Path(), {camera.id: camera for camera in cameras.values()}, images, table)
 

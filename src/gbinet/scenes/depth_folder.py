@@ -5,13 +5,17 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
+from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
 from gbinet.errors import SceneError
-from gbinet.formats.depth_files import depth_files_in, read_depth_map
+from gbinet.formats.depth_files import depth_files_in, read_depth_camera, read_depth_map
 from gbinet.formats.reading import is_file
 from gbinet.scene import Scene
 
 WORKSPACE = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
+_SAME = 0.01  # share of its depth by which cameras that are the same may move a point
 OURS = Path("depth") / "settings.json"  # what a run of ours leaves beside its depth maps
 
 
@@ -21,6 +25,17 @@ def maps_folder(folder: str | Path) -> Path:
     if not folder.is_dir():
         raise SceneError(f"{folder}: there is no such folder of depth maps")
     return next((p for p in (folder / "depth", folder / WORKSPACE) if p.is_dir()), folder)
+
+
+def _apart(depth_map: DepthMap, own: Camera) -> float:
+    """How far points of a map are moved if its own camera is replaced by the scene's, as a share of depth."""
+    known = depth_map.depth[depth_map.valid]
+    if not known.numel():
+        return 0.0
+    depth = known.median().double().expand(2)
+    pixels = torch.tensor([[0.0, 0.0], [own.width, own.height]], dtype=torch.float64)
+    one, other = (c.to("cpu", torch.float64).unproject(pixels, depth) for c in (depth_map.camera, own))
+    return float((one - other).norm(dim=-1).max() / depth[0])
 
 
 class DepthFolder:
@@ -42,6 +57,11 @@ class DepthFolder:
         """The maps in what a user gives: a folder of them, an output of ours or a workspace of COLMAP."""
         return cls(scene, None if given is None else maps_folder(given), scale)
 
+    @property
+    def passed_over(self) -> bool:
+        """Whether maps of a run of ours lie in the scene too, and its true depth is taken instead of them."""
+        return self.folder is None and is_file(self.scene.root / OURS)
+
     def path(self, index: int) -> Path:
         """Where our own depth map of a view belongs."""
         assert self.folder is not None
@@ -57,7 +77,16 @@ class DepthFolder:
 
     def load(self, index: int) -> DepthMap | None:
         found = self.find(index)
-        return None if found is None else read_depth_map(found[0], self.scene.views[index].camera, found[1])
+        if found is None:
+            return None
+        depth_map = read_depth_map(found[0], self.scene.views[index].camera, found[1])
+        own = read_depth_camera(found[0])
+        if own is not None and found[1] == 1.0 and _apart(depth_map, own) > _SAME:
+            raise SceneError(
+                f"{found[0]}: this depth map has another camera (place, unit or focal length) than the photo "
+                f"has in {self.scene.root}; give the scene that the depth maps were made from"
+            )
+        return depth_map
 
     def known(self) -> list[int]:
         """Views that have a depth map."""

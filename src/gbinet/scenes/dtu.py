@@ -64,6 +64,9 @@ def load_set(root: str | Path, split: str = "train", lights: Iterable[int] = ran
     """One scene per scan and lighting. Cameras are read once: they are the same for every scan."""
     root = Path(root)
     if not is_training_set(root):
+        first = f"scan{scans(split)[0]}"
+        if not (root / first).is_dir():
+            raise SceneError(f"{root} does not hold DTU: neither Cameras/pair.txt nor {first} is there")
         return [load_scan(root, scan) for scan in scans(split)]
     rig = _read_rig(root)
     return [_scene(root, rig, scan, light) for scan in scans(split) for light in lights]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.scene import DepthRange, SparsePoints
+from gbinet.scenes.nearest import nearest
 from gbinet.scenes.neighbours import camera_batch, observations
 
 # ---- from measured depth -----------------------------------------------------------------------------------
@@ -69,28 +71,44 @@ def ranges_from_points(cameras: Sequence[Camera], points: SparsePoints) -> list[
     """Depth range of each view from all points in its frustum, whoever sees them."""
     if points.view_index is None or points.track_start is None:
         some = points.xyz[:: max(1, len(points.xyz) // _MAX_POINTS)]
-        return [_with_room(_ends(_depths_in_sight(camera, some)), None) for camera in cameras]
+        in_sight = _Sight(cameras, some)
+        return [_with_room(_ends(in_sight.depths(index)), None) for index in range(len(cameras))]
     point, view = observations(points)
     sure = torch.bincount(point, minlength=len(points.xyz)) >= _SURE  # [P]
     order = view.argsort(stable=True)
     bounds = torch.searchsorted(view[order], torch.arange(len(cameras) + 1))  # [V + 1]
     shared = points.xyz[sure] if int(sure.sum()) >= _ENOUGH else points.xyz
     shared = shared[:: max(1, len(shared) // _MAX_POINTS)]
-    ranges = []
-    for index, camera in enumerate(cameras):
+    in_sight = _Sight(cameras, shared)
+
+    def range_of(index: int) -> DepthRange | None:
         own = point[order[bounds[index] : bounds[index + 1]]]
         if int(sure[own].sum()) >= _ENOUGH:
             own = own[sure[own]]
-        z_axis = camera.cam_from_world[2].double()
+        z_axis = cameras[index].cam_from_world[2].double()
         depths = points.xyz[own].double() @ z_axis[:3] + z_axis[3]
-        ranges.append(_with_room(_ends(_depths_in_sight(camera, shared)), _ends(depths)))
-    return ranges
+        return _with_room(_ends(in_sight.depths(index)), _ends(depths))
+
+    with ThreadPoolExecutor(4, "ranges") as pool:
+        return list(pool.map(range_of, range(len(cameras))))
 
 
-def _depths_in_sight(camera: Camera, xyz: Tensor) -> Tensor:
-    pixels, depth = camera.to(dtype=torch.float64).project(xyz.double())
-    limits = torch.tensor([camera.width, camera.height], dtype=torch.float64)
-    return depth[(depth > 0) & (pixels >= 0).all(-1) & (pixels <= limits).all(-1)]
+class _Sight:
+    """Which points lie in the images of cameras. One product a camera: there may be many."""
+
+    def __init__(self, cameras: Sequence[Camera], xyz: Tensor) -> None:
+        batch, sizes = camera_batch(cameras)
+        self._sizes: list[list[float]] = sizes.tolist()
+        self._projections = batch.K @ batch.cam_from_world[:, :3]  # [V, 3, 4]
+        self._points = torch.cat([xyz.double().T, torch.ones(1, len(xyz), dtype=torch.float64)])  # [4, P]
+
+    def depths(self, index: int) -> Tensor:
+        """Those of the points in a camera's image."""
+        width, height = self._sizes[index]
+        x, y, depth = self._projections[index] @ self._points  # [P] each; x and y times depth
+        inside = (depth > 0) & (x >= 0) & (y >= 0) & (x <= width * depth) & (y <= height * depth)
+        found: Tensor = depth[inside]
+        return found
 
 
 @dataclass(frozen=True)
@@ -103,15 +121,19 @@ class _Ends:
 
 
 def _ends(depths: Tensor) -> _Ends | None:
-    ordered = _usable(depths).sort().values
-    last = len(ordered) - 1
+    good = _usable(depths)
+    last = len(good) - 1
     if last < 0:
         return None
     first = math.floor(_OUTSIDE * last)
+    beyond = last - math.ceil((1 - _OUTSIDE) * last)
+    # Of all depths in order, only the ends are looked at: the rest need not be sorted.
+    nearest = min(last + 1, math.ceil(max(_OUTSIDE, _MOST_LONELY) * last) + 3)
+    ordered: list[float] = good.topk(nearest, largest=False).values.tolist()
     # A wrong point right before the camera costs most: it takes nearly all bins.
     while first < _MOST_LONELY * last and ordered[first] < _LONELY * ordered[min(first + 2, last)]:
         first += 1
-    return _Ends(float(ordered[first]), float(ordered[math.ceil((1 - _OUTSIDE) * last)]), last + 1)
+    return _Ends(ordered[first], float(good.topk(beyond + 1).values[-1]), last + 1)
 
 
 def _with_room(sight: _Ends | None, own: _Ends | None) -> DepthRange | None:
@@ -150,8 +172,7 @@ def ranges_from_cameras(cameras: Sequence[Camera]) -> list[DepthRange]:
             return [_around(float(d) if d > 0.2 * typical else typical) for d in depths]
     if len(cameras) < 2:
         return [DepthRange(0.5, 50.0) for _ in cameras]
-    distance = torch.cdist(centres, centres).fill_diagonal_(torch.inf)
-    spacing = float(distance.amin(1).median())
+    spacing = float(nearest(centres, 1)[0].median())
     unit = spacing if 0 < spacing < math.inf else 0.1
     return [DepthRange(3 * unit, 60 * unit) for _ in cameras]
 

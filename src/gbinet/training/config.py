@@ -51,7 +51,7 @@ class TrainConfig:
 
     # ---- update
 
-    update: UpdateMode = "shared-encoder"  # refiner: it alone, all else stays; see training/updates.py
+    update: UpdateMode = "shared-encoder"  # when weights change (page: Train); refiner: it alone learns
     encode_twice: bool = True  # not with accumulate: a tenth slower (per-stage a quarter), far less memory
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of the network; geometry and loss stay float32
     cuda_graph: bool = True  # launch a whole step at once where that is possible; the numbers stay the same
@@ -72,13 +72,13 @@ class TrainConfig:
 
     log_every: int = 20  # steps between two lines of the log (each waits for the GPU once)
     checkpoint_minutes: float = 5.0  # between two checkpoints
-    validate_minutes: float = 5.0  # between two validations; 0 = only at the start and at the end
-    validation_scenes: int = 4  # samples of the validation set; 0 = no validation
+    validate_minutes: float = 5.0  # between two validations; 0 = at the end and, on a GPU, at the start
+    validation_scenes: int = 4  # samples of the validation set; 0 = no validation, no best.safetensors
     tensorboard: bool = True  # curves and pictures, where tensorboard is installed
 
     def __post_init__(self) -> None:
         if self.height % 64 or self.width % 64 or min(self.height, self.width) < 64:
-            raise InputError(f"--height and --width must be multiples of 64, got {self.height}x{self.width}")
+            raise InputError(f"--size must be multiples of 64, got {self.width}x{self.height}")
         if self.views < 2:
             raise InputError(f"--views must be 2 or more: a reference and a source, got {self.views}")
         positive = {"batch_size": self.batch_size, "log_every": self.log_every}
@@ -186,5 +186,7 @@ def preset(name: str, model: str = "gbinet", **changes: Any) -> TrainConfig:
     if name not in PRESETS:
         raise InputError(f"there is no training preset '{name}'; choose one of {', '.join(PRESETS)}")
     found = PRESETS[name]
-    network = replace(networks.preset(model), readout=found.network.readout)
+    network = networks.preset(model)
+    if network.readout == GBiNetConfig.readout:  # one that reads out in its own way keeps it
+        network = replace(network, readout=found.network.readout)
     return replace(found, **{"network": network, **changes})

@@ -12,7 +12,7 @@ from torch import Tensor
 from gbinet.camera import Camera
 from gbinet.model import search
 from gbinet.model.gbinet import Stage
-from gbinet.model.geometry import travel
+from gbinet.model.geometry import is_right
 from gbinet.model.search import SearchState
 from gbinet.training.distributed import Processes
 
@@ -135,10 +135,8 @@ def confidence_loss(
 ) -> Tensor:
     """Cross-entropy against what the confidence claims: that the refined depth is right to one pixel of
     reprojection. Mean over the pixels whose depth is known and in the range."""
-    error, valid = _error_in_cells(state, depth)
-    shift = travel(cameras, state.depth_range)  # [B] px from near to far
-    pixel = state.grid.cells(state.stage) / shift.clamp(min=1e-3)  # cells
-    right = (error.detach() <= pixel[:, None, None]).float()
+    _, valid = _error_in_cells(state, depth)
+    right = is_right(search.settled_depth(state).detach(), depth, cameras).float()
     loss = F.binary_cross_entropy_with_logits(logit[:, 0].float(), right, reduction="none")
     total = processes.sum(valid.sum().float()[None]).clamp(min=1)[0]
     return torch.where(valid, loss, 0.0).sum() / total

@@ -25,6 +25,7 @@ from gbinet.scenes.transforms import ColourJitter
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 
+FULL_SIZE = (1600, 1152)  # width and height of the rendered scenes that weights are chosen by
 AHEAD = 3  # batches made before they are needed: new scenes take longer than new views of old ones
 
 
@@ -169,7 +170,7 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
 
 
 def validation_batches(
-    config: TrainConfig, device: torch.device, rendered_size: tuple[int, int] = (1600, 1152)
+    config: TrainConfig, device: torch.device, rendered_size: tuple[int, int] = FULL_SIZE
 ) -> Sequence[Batch]:
     """The samples that weights are chosen by, one per batch; none if the configuration says so."""
     count = config.validation_scenes

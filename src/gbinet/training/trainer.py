@@ -24,7 +24,7 @@ from gbinet.training.distributed import Processes, connect, synchronise_batch_no
 from gbinet.training.graph import StepRunner
 from gbinet.training.loss import MEASURES, LossOfStage, stage_loss
 from gbinet.training.optimise import Optimiser, learning_rate, to_channels_last
-from gbinet.training.samples import Stream, open_stream, validation_batches
+from gbinet.training.samples import FULL_SIZE, Stream, open_stream, validation_batches
 from gbinet.training.tracking import Tracker, stage_measures
 from gbinet.training.updates import Step
 from gbinet.training.validate import Validation, measure, predict
@@ -178,7 +178,7 @@ class Trainer:
             return progress.step / (config.epochs * self.stream.steps_per_epoch)
         seconds = self.seconds_before + self.elapsed
         whole = 60 * minutes if minutes else self.seconds_before + self.limit
-        return self.processes.from_main(seconds / whole, self.device)
+        return self.processes.from_main(min(seconds / whole, 1.0), self.device)
 
     @property
     def limit(self) -> float:
@@ -203,7 +203,8 @@ class Trainer:
     def run(self) -> TrainResult:
         config, progress = self.config, self.progress
         self.tracker.event("start", progress.step, {"config": config.to_dict(), "device": str(self.device)})
-        self.validate()
+        if self.device.type == "cuda" or not (config.minutes or config.total_minutes):  # else: no time for it
+            self.validate()
         last_checkpoint = last_validation = self.elapsed
         batches = self.stream.batches(progress.step)
         window = _Window(config.network.stages, self.device)
@@ -228,11 +229,12 @@ class Trainer:
                 window = _Window(config.network.stages, self.device)
         if window.steps:
             self.log(window, fraction)
-        self.save()
-        if not self.stop_requested and progress.step:
-            self.validate()
+        if progress.step:  # without a step there is nothing to resume: the same command may start anew
             self.save()
-        return TrainResult(self.out, progress, self.validation, fraction >= 1)
+            if not self.stop_requested:
+                self.validate()
+                self.save()
+        return TrainResult(self.out, progress, self.validation, fraction >= 1 and progress.step > 0)
 
     def train_step(self, batch: Batch, fraction: float) -> Tensor:
         """One batch; its measures [stages, M]."""
@@ -312,7 +314,9 @@ class Trainer:
     def validation_samples(self) -> Sequence[Batch]:
         if self._samples is None:
             given = self._given_validation
-            self._samples = validation_batches(self.config, self.device) if given is None else given
+            # On a CPU a rendered scene of the usual size takes minutes: there it is as large as samples are.
+            size = FULL_SIZE if self.device.type == "cuda" else (self.config.width, self.config.height)
+            self._samples = validation_batches(self.config, self.device, size) if given is None else given
         return self._samples
 
     def shipped(self) -> GBiNet:

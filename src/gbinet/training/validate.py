@@ -19,9 +19,11 @@ from gbinet.evaluation.depth import (
     confidence_errors,
     depth_errors,
 )
+from gbinet.evaluation.reliability import Reliability, reliability
 from gbinet.model import search
 from gbinet.model.checks import evaluating
 from gbinet.model.gbinet import GBiNet, SearchResult, Stage
+from gbinet.model.geometry import is_right
 from gbinet.model.result import joined
 from gbinet.scenes.batch import Batch
 
@@ -39,6 +41,7 @@ class Validation:
     all_pixels: DepthErrors  # of the depth that the network gives, edges too
     edge_band: DepthErrors  # of the depth that the network gives, within 2 px of a depth edge
     confidence: ConfidenceErrors  # of the depth that the network gives
+    reliability: Reliability  # of the same confidence, edges too: whether it means what it says
 
     @property
     def centre(self) -> DepthErrors:
@@ -63,6 +66,7 @@ class Validation:
             "all_pixels": self.all_pixels.to_dict(),
             "edge_band": self.edge_band.to_dict(),
             "confidence": vars(self.confidence),
+            "reliability": self.reliability.to_dict(),
         }
 
 
@@ -80,6 +84,7 @@ class Prediction:
     valid: dict[int, Tensor]  # stage -> [H, W] bool
     depth: Tensor  # [H, W]: what the network gives
     confidence: Tensor  # [H, W]
+    right: Tensor  # [H, W] bool: the depth is right to one pixel of reprojection
     confidences: dict[int, Tensor] = field(default_factory=dict)  # stage -> [H, W], if asked for
 
 
@@ -128,7 +133,8 @@ def predict(
             so_far = joined(_full_size(own, (height, width), model.config.scale_of(number)), so_far, joint)
             confidences[number] = so_far[0] if joint else so_far[0] / number
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
-    found = (centres, expectations, smooth, valid, result.depth[0], result.confidence[0], confidences)
+    right = is_right(result.depth, truth, batch.cameras)[0]
+    found = (centres, expectations, smooth, valid, result.depth[0], result.confidence[0], right, confidences)
     return Prediction(image, truth[0], limits, counted[0], *found)
 
 
@@ -163,6 +169,7 @@ def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THR
         all_pixels=depth_errors(final, truth, counted, thresholds),
         edge_band=depth_errors(final, truth, counted & ~no_edges, thresholds),
         confidence=confidence_errors(final, confidence, truth, no_edges, thresholds=thresholds),
+        reliability=reliability(confidence[counted], together([p.right for p in predictions])[counted]),
     )
 
 
@@ -241,4 +248,5 @@ def table(result: Validation, first_stage: int = 1) -> str:
     lines.append(f" edge  within 2 px  {shares}  {result.edge_band.median:6.3f}")
     shares = " ".join(f"{100 * result.confidence.within[t]:6.1f}" for t in thresholds)
     lines.append(f" conf  {100 * result.confidence.share:5.1f} %      {shares}")
+    lines.append(f"mean calibration error of the confidence: {result.reliability.error:.3f}")
     return "\n".join(lines)

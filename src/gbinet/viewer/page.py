@@ -99,8 +99,9 @@ depth that other views confirmed; grey is unknown or dropped. Depth is in the sc
 </dialog>"""
 
 
-def cloud(count: int, max_views: int) -> str:
-    """The interactive view with its controls."""
+def cloud(count: int, views: tuple[int, int]) -> str:
+    """The interactive view with its controls; `views`: least and most that agree on a point."""
+    least, most = views
     label = "The cloud. Arrow keys turn it, plus and minus zoom, n and p go from camera to camera."
     return f"""
 <h2>Cloud</h2><p class="note">Drag to turn, scroll or pinch to zoom, shift-drag to move. Click a camera to go
@@ -117,7 +118,7 @@ where its photo was taken. {count:,} points are drawn here; cloud.ply has them a
       <option value="1">number of views</option><option value="2">confidence</option></select></label>
     <label>camera <select id="camera"><option value="-1">overview</option></select></label>
     {_range("point-size", "point size", 0.3, 4, 0.1, 1)}
-    {_range("min-views", "views at least", 1, max_views, 1, 1)}
+    {_range("min-views", "views at least", least, most, 1, least)}
     {_range("min-confidence", "confidence at least", 0, 1, 0.05, 0)}
     <label><input id="show-cameras" type="checkbox" checked> cameras</label>
     <button id="reset-view" type="button">reset</button>

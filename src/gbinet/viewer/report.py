@@ -20,7 +20,7 @@ from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer import page
 from gbinet.viewer.colour import colourise, colourise_depth, shown_depths
-from gbinet.viewer.report_cloud import cloud_data, max_views, side_views
+from gbinet.viewer.report_cloud import cloud_data, side_views, views_of
 
 Pixels = NDArray[np.uint8]
 MOST_BYTES = 15_000_000  # of the page: it can be sent by mail
@@ -68,7 +68,7 @@ def write_report(path: Path, report: Report) -> Path:
         room = MOST_BYTES - sum(map(len, (*parts, views, tables, sides))) - 200_000
         cards = {card.name: _card_id(i) for i, card in enumerate(report.views)}
         data = cloud_data(report.cloud, report.scene, cards, max(room, 1_000_000))
-        parts.append(page.cloud(sum(data["counts"]), max_views(report.cloud)) + sides)
+        parts.append(page.cloud(sum(data["counts"]), views_of(report.cloud)) + sides)
     parts += [views, tables]
     return write_text(path, page.whole(report.title, report.subtitle, "\n".join(parts), data))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,29 +23,38 @@ from gbinet.viewer.splat import centre_and_radius, orbit, splat
 MOST_POINTS = 2_000_000
 _IN_PICTURES = 300_000  # points drawn from the sides: enough for small pictures
 _MOST_CAMERAS = 500
+_SIDES = (("front", 0.0, 12.0), ("left", -50.0, 15.0), ("right", 50.0, 15.0), ("above", 0.0, 70.0))
 
 
 class CloudSample:
-    """A random share of all points that pass by, at most `limit`; every point has the same chance."""
+    """A random share of all points that pass by, at most `limit`; every point has the same chance.
+
+    Points get random numbers, and the smallest ones stay. A bound on the numbers grows tighter as points
+    come, so that most of them are turned away at once. Normals are not kept: nobody draws them.
+    """
 
     def __init__(self, limit: int = MOST_POINTS) -> None:
         self.limit = limit
         self._random = torch.Generator().manual_seed(0)
+        self._bound = 1.0
         self._parts: list[PointCloud] = []
-        self._keys: list[Tensor] = []  # a random number for each point; the smallest ones stay
+        self._keys: list[Tensor] = []  # the points' numbers
 
     def add(self, cloud: PointCloud) -> None:
-        self._parts.append(cloud)
-        self._keys.append(torch.rand(len(cloud), generator=self._random))
-        if sum(map(len, self._keys)) > 2 * self.limit:
+        keys = torch.rand(len(cloud), generator=self._random)
+        chosen = (keys <= self._bound).nonzero()[:, 0]  # a copy: what came may lie in scarce memory
+        self._parts.append(replace(cloud, normals=None)[chosen])
+        self._keys.append(keys[chosen])
+        if sum(map(len, self._keys)) > 1.5 * self.limit:
             self._thin()
 
     def _thin(self) -> None:
         keys, points = torch.cat(self._keys), PointCloud.cat(self._parts)
-        if len(keys) > self.limit:
-            chosen = keys.argsort()[: self.limit]
-            keys, points = keys[chosen], points[chosen]
         self._keys, self._parts = [keys], [points]
+        if len(keys) > self.limit:
+            self._bound = float(np.partition(keys.numpy(), self.limit - 1)[self.limit - 1])
+            chosen = (keys <= self._bound).nonzero()[: self.limit, 0]  # of several at the bound, the first
+            self._keys, self._parts = [keys[chosen]], [points[chosen]]
 
     @property
     def cloud(self) -> PointCloud:
@@ -52,8 +64,11 @@ class CloudSample:
         return self._parts[0]
 
 
-def max_views(cloud: PointCloud) -> int:
-    return 1 if cloud.num_views is None or len(cloud) == 0 else max(1, int(cloud.num_views.max()))
+def views_of(cloud: PointCloud) -> tuple[int, int]:
+    """How many views agree on a point, its own included: least and most in the cloud."""
+    if cloud.num_views is None or len(cloud) == 0:
+        return 1, 1
+    return max(1, int(cloud.num_views.min())), max(1, int(cloud.num_views.max()))
 
 
 def cloud_data(
@@ -65,8 +80,8 @@ def cloud_data(
     """
     centre, radius = centre_and_radius(cloud)
     reach = 3 * radius  # far outliers are left out: they would take the precision from the rest
-    local = (cloud.xyz.double() - centre) / reach
-    near = (local.abs() <= 1).all(-1)
+    local = cloud.xyz.to(torch.float64, copy=True).sub_(centre).div_(reach)
+    near = ((local >= -1) & (local <= 1)).all(-1)
     packed = pack(cloud[near], local[near], max_bytes)
     front, up = front_and_up(scene, centre)
     pose = orbit(torch.zeros(3, dtype=torch.float64), 1.0, front, up, 0, 0)
@@ -76,7 +91,7 @@ def cloud_data(
         "lengths": packed.lengths,
         "counts": packed.counts,
         "spacing": packed.spacing,
-        "maxViews": max_views(cloud),
+        "maxViews": views_of(cloud)[1],
         "axes": [right.tolist(), (-forward).tolist(), (-down).tolist()],  # side, front, up
         "distance": 2.1 * radius / reach,
         "ramp": table("confidence", 9).tolist(),
@@ -112,17 +127,22 @@ def side_views(
     if len(cloud) > _IN_PICTURES:
         random = torch.Generator().manual_seed(0)
         some = cloud[torch.randperm(len(cloud), generator=random)[:_IN_PICTURES]]
-    sides = {"front": (0.0, 12.0), "left": (-50.0, 15.0), "right": (50.0, 15.0), "above": (0.0, 70.0)}
-    pictures = []
-    for caption, (turn, lift) in sides.items():
+
+    def seen(side: tuple[str, float, float]) -> tuple[str, NDArray[np.uint8]]:
+        caption, turn, lift = side
         camera = Camera(K, orbit(centre, 2.1 * radius, front, up, turn, lift), width, height)
-        pictures.append((caption, splat(some, camera, size=3)))
-    return pictures
+        return caption, splat(some, camera, size=3)
+
+    with ThreadPoolExecutor(min(len(_SIDES), os.cpu_count() or 1), "sides") as pool:
+        return list(pool.map(seen, _SIDES))
 
 
 def front_and_up(scene: Scene, centre: Tensor) -> tuple[Tensor, Tensor]:
     """Directions from the cloud to the cameras, and against the cameras' mean down."""
     cameras = [view.camera for view in scene.views]
     front = torch.stack([c.centre.double() for c in cameras]).mean(0) - centre
-    down = torch.stack([c.cam_from_world[1, :3].double() for c in cameras]).mean(0)
+    downs = torch.stack([c.cam_from_world[1, :3].double() for c in cameras])
+    down = downs.mean(0)
+    if down.norm() < 0.1:  # photos from above, to and fro: the first one's will do
+        down = downs[0]
     return front, -down

@@ -19,7 +19,7 @@ from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer.colour import colourise_depth
 from gbinet.viewer.origin import guarded
-from gbinet.viewer.report_cloud import front_and_up
+from gbinet.viewer.report_cloud import front_and_up, views_of
 from gbinet.viewer.splat import centre_and_radius, orbit
 
 _MAX_POINTS = 3_000_000  # more than this makes browsers crawl
@@ -61,8 +61,9 @@ def _add_cloud(server: Any, cloud: PointCloud, name: str) -> None:
         server.gui.add_markdown(f"**{_markdown(name)}**  {len(cloud):,} points")
     size = server.gui.add_slider("point size", 0.1, 5.0, 0.1, initial_value=1.0)
     least_confidence = server.gui.add_slider("confidence at least", 0.0, 1.0, 0.01, initial_value=0.0)
+    fewest, most = views_of(cloud)
     least_views = server.gui.add_slider(
-        "views at least", 1, max(2, int(views.max(initial=2))), 1, initial_value=1
+        "views at least", fewest, max(fewest + 1, most), 1, initial_value=fewest
     )
     unit = radius / 400
 
@@ -81,11 +82,14 @@ def _markdown(name: str) -> str:
 
 
 def _stand_in_front(server: Any, cloud: PointCloud, scene: Scene) -> None:
-    """Begin where the photos were taken, the right way up."""
+    """Begin behind where the photos were taken, the right way up: no camera stands before one's eyes."""
     centre, radius = centre_and_radius(cloud)
     front, up = front_and_up(scene, centre)
     server.scene.set_up_direction(tuple(up.tolist()))
-    world_from_cam = torch.linalg.inv(orbit(centre, 2.1 * radius, front, up, 0, 15))
+    centres = torch.stack([view.camera.centre.double() for view in scene.views])
+    behind = 1.5 * float((centres - centre.double()).norm(dim=-1).median())
+    distance = max(2.1 * radius, min(behind, 4 * radius))
+    world_from_cam = torch.linalg.inv(orbit(centre, distance, front, up, 0, 15))
     server.initial_camera.position = tuple(world_from_cam[:3, 3].tolist())
     server.initial_camera.look_at = tuple(centre.tolist())
     server.initial_camera.up = tuple(up.tolist())
@@ -104,6 +108,7 @@ def _add_cameras(server: Any, scene: Scene, depths: DepthSource | None, radius: 
             fov=2 * float(torch.atan(camera.height / 2 / camera.K[1, 1])),
             aspect=camera.width / camera.height,
             scale=0.08 * radius,
+            thickness=0.0012 * radius,  # in the scene's unit, like the scale
             image=picture(scene, depths, index, "photo"),
             wxyz=quaternion(pose[:3, :3].numpy()),
             position=pose[:3, 3].numpy(),

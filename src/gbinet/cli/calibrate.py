@@ -1,0 +1,37 @@
+"""`gbinet calibrate`: make the confidence of trained weights mean how often a pixel is right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from gbinet.inference.device import pick_device
+from gbinet.training.calibrate import SIZES, calibrate
+
+
+def run(
+    weights: Annotated[Path, tyro.conf.Positional],
+    assets: Path | None = None,
+    scenes: int = 2,
+    sizes: tuple[int, ...] = SIZES,
+) -> None:
+    """Render scenes that are neither trained nor measured on, compare confidence with the truth, and write a
+    map from one to the other into the file: of the pixels with confidence c, a share c is then right to one
+    pixel of reprojection.
+
+    Args:
+        weights: A weights file of gbinet (.safetensors). Only its header changes.
+        assets: Folder of objects and textures, as in training; default: generated shapes.
+        scenes: Of each difficulty and image size; and five times as many tables of each size.
+        sizes: Widths of the images in pixels. Confidence differs between small and large ones: give those in
+            use.
+    """
+    found = calibrate(weights, assets, pick_device(), scenes, sizes, _tell)
+    print(f"before\n{found.before.table()}\n\nafter\n{found.after.table()}\n\nwritten to {weights}")
+
+
+def _tell(name: str) -> None:
+    print(name, file=sys.stderr)

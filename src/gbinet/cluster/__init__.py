@@ -1,0 +1,1 @@
+"""Depth and fusion on Ray: many workers, the bytes of one process."""

@@ -1,0 +1,162 @@
+"""Depth maps of a scene by many workers, written where one process would write them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gbinet.cluster.pool import Pool
+from gbinet.cluster.session import Cluster
+from gbinet.cluster.worker import JobMaker, Reader, with_whole_paths
+from gbinet.errors import SceneError
+from gbinet.formats.atomic import remove_temporary
+from gbinet.formats.lock import locked
+from gbinet.fusion.fuse import FusionConfig
+from gbinet.fusion.judging import rehearse
+from gbinet.inference.compiling import compile_kernels, has_kernels, kinds_of
+from gbinet.inference.depth_run import DepthRun
+from gbinet.inference.device import pick_device
+from gbinet.inference.finished import Finished
+from gbinet.inference.predictor import DepthConfig, DepthWorker, depth_order
+from gbinet.model.gbinet import GBiNet
+from gbinet.progress import Progress
+from gbinet.scene import Scene
+from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.nearest import boxes
+
+_GROUP = 64  # views, at most, that a worker takes at a time: what they share is encoded once
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What a worker tells about one view."""
+
+    run: DepthRun  # since the last one
+    encoded: list[int]  # photos that were encoded for it
+
+
+class DepthJob(Reader):
+    """A worker's network, kernels, graphs and features."""
+
+    def __init__(self, scene: Scene, model: GBiNet, config: DepthConfig, finished: Finished) -> None:
+        device = pick_device(config.device)
+        if has_kernels(device):
+            kinds = kinds_of(scene, model, config)
+            compile_kernels(model, config, kinds, lambda: rehearse(FusionConfig(), device))
+        super().__init__()
+        self.worker = DepthWorker(scene, model, config, finished, on_unreadable=self.refuse)
+        del self.worker.result.warnings[: len(finished.notes)]  # said by who sent them
+
+    def begin(self, item: int, following: Sequence[int], lost: dict[int, str]) -> Callable[[], Any]:
+        self.lost.update(lost)
+        write = self.worker.begin(item, following)
+        run = self.worker.result
+        self.worker.result = replace(
+            run, computed=[], failed={}, warnings=[], network_seconds=0.0
+        )  # tile, device and precision stay
+        encoded = list(self.worker.cache.encoded.elements())
+        self.worker.cache.encoded.clear()
+
+        def finish() -> tuple[_Done, None]:
+            if write is not None:
+                write.result()  # raises what writing raised
+            return _Done(run, encoded), None
+
+        return finish
+
+
+def estimate_depths_on(
+    cluster: Cluster,
+    scene: Scene,
+    model: GBiNet,
+    out: Path,
+    config: DepthConfig,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> DepthRun:
+    """`estimate_depths` by many workers. All machines see photos and `out` under the same names."""
+    began = time.perf_counter()
+    scene, out = with_whole_paths(scene), out.absolute()
+    if len(scene.views) < 2:
+        raise SceneError(f"{scene.root}: depth needs at least 2 photos, this scene has {len(scene.views)}")
+    folders = (out, *{DepthFolder(scene, out).path(i).parent for i in range(len(scene.views))})
+    with locked(out):
+        remove_temporary(*folders)
+        finished = Finished(out, scene, model, config)
+        try:
+            finished.check(overwrite)
+            total = _all(cluster, scene, model, config, finished, progress)
+        except BaseException:
+            finished.give_up()
+            raise
+        remove_temporary(*folders)  # of workers that died
+    total.seconds = time.perf_counter() - began
+    if len(total.failed) == len(scene.views):
+        name, reason = next(iter(total.failed.items()))
+        raise SceneError(f"{scene.root}: no view could be done; {name}: {reason}")
+    return total
+
+
+def _all(
+    cluster: Cluster,
+    scene: Scene,
+    model: GBiNet,
+    config: DepthConfig,
+    finished: Finished,
+    progress: Progress | None,
+) -> DepthRun:
+    order = depth_order(scene, config)
+    names = [view.name for view in scene.views]
+    todo = [i for i in order if i not in finished.kept]
+    total = DepthRun(kept=[names[i] for i in order if i in finished.kept], warnings=list(finished.notes))
+    if not todo:
+        return total
+    encoded: set[int] = set()
+    on_gpu = cluster.has_gpus(config.device)
+    share = config if on_gpu else of_a_worker(config, cluster)
+    make = cluster.ray.put(JobMaker(DepthJob, (scene, model, share, finished)))
+    computed: set[int] = set()
+    with Pool(cluster, make, on_gpu) as pool:
+        groups = together(scene, todo, min(_GROUP, -(-len(todo) // max(1, pool.size()))))
+        for done, (view, news, _) in enumerate(pool.results(groups), 1):
+            _add(total, news.run)
+            total.encoded += len(news.encoded)
+            encoded.update(news.encoded)
+            if names[view] not in news.run.failed:
+                computed.add(view)
+            if progress:
+                progress(len(total.kept) + done, len(order), names[view])
+    total.computed = [names[i] for i in todo if i in computed]
+    total.encoded_again = total.encoded - len(encoded)
+    total.failed = {names[i]: total.failed[names[i]] for i in order if names[i] in total.failed}
+    return total
+
+
+def of_a_worker(config: DepthConfig, cluster: Cluster) -> DepthConfig:
+    """With a worker's share of a machine's memory. (A GPU has one worker, and that all of its memory.)"""
+    workers = max(1, max(cluster.machines(), default=0) // cluster.worker_cores())
+    limit = None if config.max_memory is None else config.max_memory / workers
+    return replace(config, max_memory=limit, cache_memory=config.cache_memory / workers)
+
+
+def together(scene: Scene, todo: Sequence[int], size: int) -> list[list[int]]:
+    """Views in groups of so many at most whose cameras lie together, each in the order of `todo`."""
+    position = {view: number for number, view in enumerate(todo)}
+    centres = torch.stack([view.camera.centre for view in scene.views]).double()
+    groups = [box.tolist() for box in boxes(centres, torch.tensor(todo), size)]
+    return sorted((sorted(group, key=position.__getitem__) for group in groups), key=lambda g: position[g[0]])
+
+
+def _add(total: DepthRun, part: DepthRun) -> None:
+    total.failed |= part.failed
+    total.warnings += [text for text in part.warnings if text not in total.warnings]
+    total.network_seconds += part.network_seconds
+    total.device, total.precision = part.device, part.precision
+    if part.tile is not None:
+        total.tile = min(part.tile, total.tile or part.tile)

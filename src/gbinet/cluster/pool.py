@@ -1,0 +1,287 @@
+"""Workers that take work: who is free gets the next group, and what a worker loses goes to another.
+
+Items are numbers. A group is a run of items that should stay together, because they share what a worker
+keeps; its items are sent one by one, so that the rest of a group can still go to somebody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gbinet import __version__
+from gbinet.cluster.session import Cluster
+from gbinet.cluster.worker import Answer, Worker
+from gbinet.errors import GBiNetError
+
+log = logging.getLogger(__name__)
+_IN_FLIGHT = 2  # items that a worker has at a time: one computes, the other is written or waits
+_STRIKES = 3  # workers that may die at one item, and workers in a row that may fail to start
+_PATIENCE = 300.0  # s without any worker
+_SOON = 30.0  # s that workers which are starting are waited for when all others are stuck
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LOOK = 5.0  # s between looks at how large the cluster is
+
+
+@dataclass(eq=False)
+class _Hand:
+    """One worker, seen from here."""
+
+    actor: Any
+    node: str = ""  # empty until it is ready
+    group: deque[int] = field(default_factory=deque)  # not yet sent
+    sent: deque[int] = field(default_factory=deque)
+
+
+class Pool:
+    """`with Pool(...) as pool: for item, value, large in pool.results(groups): ...`"""
+
+    def __init__(self, cluster: Cluster, make: Any, on_gpu: bool) -> None:
+        self.ray, self.cluster, self.on_gpu = cluster.ray, cluster, on_gpu
+        self.cores = 1 if on_gpu else cluster.worker_cores()
+        self.lost: dict[int, str] = {}  # views whose files no machine can read -> why
+        self._make = make  # makes the job, on the other side
+        self._hands: list[_Hand] = []
+        self._calls: dict[
+            Any, tuple[_Hand, int | None, Any]
+        ] = {}  # answer -> worker, item (None: start), large
+        self._dismissed = self._failed_starts = 0
+        self._why = ""  # the last reason why a worker was not there any more
+        self._looked, self._wanted = 0.0, 0
+        self._idle_since = time.monotonic()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hand in list(self._hands):
+            self._remove(hand)
+
+    def size(self) -> int:
+        """Workers that the cluster has room for."""
+        if self.on_gpu:
+            return int(self.ray.cluster_resources().get("GPU", 0))
+        return sum(cores // self.cores for cores in self.cluster.machines())
+
+    # ---- work ----
+
+    def results(
+        self, groups: Sequence[Sequence[int]], ahead: int | None = None
+    ) -> Iterator[tuple[int, Any, Any]]:
+        """Item, value and what is large, as they are done; each item once.
+
+        ahead  in the order of the items instead; none is begun that lies further than so many from the one
+               that is waited for, so that what waits here or on the workers' machines is bounded
+        """
+        order = [item for group in groups for item in group]
+        self._queue = deque(deque(group) for group in groups if group)
+        self._position = {item: number for number, item in enumerate(order)}
+        self._limit = len(order) if ahead is None else ahead
+        self._refused: dict[int, set[str]] = {}  # item -> machines that could not do it
+        self._problems: dict[int, Answer] = {}  # item -> why, the last time
+        self._strikes: dict[int, int] = {}
+        waiting: dict[int, tuple[Any, Any]] = {}  # done, but not their turn
+        given = 0
+        while given < len(order):
+            for item, value, large in self._finished():
+                waiting[item] = (value, large)
+            while waiting and (ahead is None or order[given] in waiting):
+                item = next(iter(waiting)) if ahead is None else order[given]
+                value, large = waiting.pop(item)
+                try:
+                    fetched = self.ray.get(large)
+                except self.ray.exceptions.RayError as error:  # its machine is gone: made again elsewhere
+                    self._put_back(deque([item]))
+                    log.warning("a result is lost and will be made again: %s", _reason(error))
+                    continue
+                given += 1
+                if ahead is not None:
+                    self._limit = given + ahead
+                yield item, value, fetched
+
+    def _finished(self) -> Iterator[tuple[int, Any, Any]]:
+        """Hand out work, wait a moment, and see what came back."""
+        self._hire()
+        for hand in self._hands:
+            while hand.node and len(hand.sent) < _IN_FLIGHT and self._take(hand) and self._room(hand):
+                self._send(hand)
+        self._check_stuck()
+        if not self._calls:
+            time.sleep(0.1)
+            return
+        ready, _ = self.ray.wait(list(self._calls), num_returns=1, timeout=1.0)
+        for reference in ready:
+            if reference not in self._calls:  # of a worker that was removed just now
+                continue
+            hand, item, large = self._calls.pop(reference)
+            try:
+                answer = self.ray.get(reference)
+            except self.ray.exceptions.RayError as error:
+                self._died(hand, error)
+                continue
+            if item is None:
+                self._started(hand, *answer)
+                continue
+            hand.sent.remove(item)
+            for message in answer.messages:
+                log.warning(message)
+            if answer.problem:
+                self._failed(hand, item, answer)
+            else:
+                yield item, answer.value, large
+
+    def _take(self, hand: _Hand) -> bool:
+        """See to it that a worker has an item to be sent."""
+        if hand.group:
+            if self._allowed(hand.group[0], hand):
+                return True
+            # It is too early for these, but what a lost worker had may be due: nothing waits for the rest.
+            self._put_back(hand.group)
+            hand.group = deque()
+        for number, group in enumerate(self._queue):
+            if self._position[group[0]] >= self._limit:
+                break
+            if self._allowed(group[0], hand):
+                del self._queue[number]
+                hand.group = group
+                return True
+        # Nothing is left to be handed out: half of what the busiest of the others still has.
+        other = max(self._hands, key=lambda one: len(one.group))
+        if len(other.group) > 1 and all(self._allowed(item, hand) for item in other.group):
+            keep = len(other.group) // 2
+            whole = list(other.group)
+            other.group, hand.group = deque(whole[:keep]), deque(whole[keep:])
+            return True
+        return False
+
+    def _put_back(self, group: deque[int]) -> None:
+        """Into the queue, which is in the order of the items: what is due first is taken first."""
+        insort(self._queue, group, key=lambda one: self._position[one[0]])
+
+    def _allowed(self, item: int, hand: _Hand) -> bool:
+        return self._position[item] < self._limit and hand.node not in self._refused.get(item, ())
+
+    def _room(self, hand: _Hand) -> bool:
+        """An item at which a worker may have died goes alone: then it is known which one it was."""
+        return not hand.sent or self._strikes.keys().isdisjoint({*hand.sent, hand.group[0]})
+
+    def _send(self, hand: _Hand) -> None:
+        item = hand.group.popleft()
+        following = list(hand.group)[:1]
+        answer, large = hand.actor.do.options(num_returns=2).remote(item, following, self.lost)
+        hand.sent.append(item)
+        self._calls[answer] = (hand, item, large)
+
+    # ---- what goes wrong ----
+
+    def _failed(self, hand: _Hand, item: int, answer: Answer) -> None:
+        """A worker is well and could not do an item: others try, those on other machines."""
+        self._refused.setdefault(item, set()).add(hand.node)
+        self._problems[item] = answer
+        self._put_back(deque([item]))
+        if answer.unreadable is None:  # a full disk, say: what comes next would fail there too
+            self._why = answer.problem
+            self._dismissed += 1
+            self._give_back(hand)
+            log.warning("a worker is not used any more: %s", answer.problem)
+
+    def _died(self, hand: _Hand, error: Exception) -> None:
+        self._why = _reason(error)
+        if not hand.node:
+            self._failed_starts += 1
+            if self._failed_starts >= _STRIKES and not any(one.node for one in self._hands):
+                raise GBiNetError(f"no worker could be started on the cluster: {self._why}")
+        for item in hand.sent:
+            self._strikes[item] = self._strikes.get(item, 0) + 1
+            if self._strikes[item] >= _STRIKES:
+                raise GBiNetError(
+                    f"{_STRIKES} workers died at the same view, most likely for lack of memory; use smaller "
+                    f"images (--max-size) or fewer workers (--worker-cores): {self._why}"
+                )
+        if hand.sent:
+            log.warning("a worker died; another one does its work: %s", self._why)
+        self._give_back(hand)
+
+    def _give_back(self, hand: _Hand) -> None:
+        """What a worker had is for others."""
+        if hand.group:
+            self._put_back(hand.group)
+        for item in hand.sent:
+            self._put_back(deque([item]))
+        self._remove(hand)
+
+    def _remove(self, hand: _Hand) -> None:
+        self._hands.remove(hand)
+        self._calls = {key: call for key, call in self._calls.items() if call[0] is not hand}
+        if self.ray.is_initialized():  # else it is gone already, and `kill` would start a new Ray
+            self.ray.kill(hand.actor)
+
+    def _check_stuck(self) -> None:
+        """Nothing is under way, and something is left: no worker can do it, or there is none."""
+        if any(hand.sent for hand in self._hands):
+            self._idle_since = time.monotonic()
+            return
+        idle, starting = time.monotonic() - self._idle_since, any(not hand.node for hand in self._hands)
+        if any(hand.node for hand in self._hands):
+            if not starting or idle > _SOON:
+                self._nobody_can()
+        elif not self._hands and self._dismissed:
+            raise GBiNetError(self._why)
+        elif idle > _PATIENCE:
+            what = "GPU was" if self.on_gpu else f"{self.cores} cores were"
+            address = self.cluster.config.address
+            raise GBiNetError(
+                f"--cluster {address}: no {what} free for a worker within {_PATIENCE:.0f} s "
+                f"(`ray status` shows who has them; --worker-cores asks for fewer). {self._why}".strip()
+            )
+
+    def _nobody_can(self) -> None:
+        """Every machine has refused an item. What nobody can read is left out from now on."""
+        item = next((group[0] for group in self._queue if group[0] in self._refused), None)
+        answer = (
+            Answer(problem="workers are idle, and work is left") if item is None else self._problems[item]
+        )
+        if answer.unreadable is None or answer.unreadable in self.lost:
+            raise GBiNetError(answer.problem)
+        self.lost[answer.unreadable] = answer.problem
+        self._refused.clear()
+        log.warning(answer.problem)
+
+    # ---- workers ----
+
+    def _hire(self) -> None:
+        """As many workers as there is room for; machines may come and go."""
+        if time.monotonic() - self._looked > _LOOK:
+            self._looked, self._wanted = time.monotonic(), self.size()
+        if self._failed_starts >= _STRIKES:
+            return
+        while len(self._hands) < self._wanted - self._dismissed:
+            resources = {"num_cpus": self.cores, **({"num_gpus": 1} if self.on_gpu else {})}
+            # A call of each kind: while one item is written, the next one is computed.
+            options = {**resources, "max_concurrency": _IN_FLIGHT + 1, "max_restarts": 0}
+            hand = _Hand(self.ray.remote(Worker).options(**options).remote(self._make))
+            self._hands.append(hand)
+            self._calls[hand.actor.ready.remote()] = (hand, None, None)
+
+    def _started(self, hand: _Hand, node: str, version: str) -> None:
+        if version != __version__:
+            raise GBiNetError(f"a machine of the cluster has gbinet {version}, this one has {__version__}")
+        hand.node = node
+        self._failed_starts = 0
+
+
+def in_groups(items: Sequence[int], size: int) -> list[Sequence[int]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _reason(error: Exception) -> str:
+    """Ray's text begins with names and traces, in colours; its last line says why, and then guesses."""
+    lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines()]
+    last = next((line for line in reversed(lines) if line), type(error).__name__)
+    return last.partition(" Some common causes include:")[0]

@@ -1,0 +1,85 @@
+"""Views of a scene against their neighbours: what decides about a view besides the views before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from gbinet import ops
+from gbinet.fusion.duplicates import UsedPixels
+from gbinet.fusion.judging import Judged, judge_fast, judge_plainly
+from gbinet.fusion.loading import Loaded, Loader, OnUnreadable
+from gbinet.fusion.sources import DepthSource
+from gbinet.scene import Scene
+from gbinet.scenes.neighbours import visiting_order
+
+if TYPE_CHECKING:
+    from gbinet.fusion.fuse import FusionConfig
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A view and what its neighbours say about it, on the device."""
+
+    loaded: Loaded
+    judged: Judged
+    sources: tuple[tuple[int, tuple[int, int]], ...]  # neighbours that had a depth map: view, its [H, W]
+
+    @property
+    def asked(self) -> int:
+        return len(self.sources)
+
+
+class Comparer:
+    """Compares views, in any order; neighbours after each other read each map about once."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        depths: DepthSource,
+        config: FusionConfig,
+        device: torch.device | str,
+        on_unreadable: OnUnreadable | None = None,
+    ) -> None:
+        self.config, self.device = config, torch.device(device)
+        self.neighbours = [view.best_sources(config.max_sources) for view in scene.views]
+        self.position_type = position_type_of(scene)
+        self._judge = judge_fast if ops.usable(torch.empty(0, device=self.device)) else judge_plainly
+        self._loader = Loader(scene, depths, config, self.device, on_unreadable)
+
+    @property
+    def order(self) -> list[int]:
+        """The order in which views are fused: it decides which of several views has a point."""
+        return visiting_order(self.neighbours)
+
+    def __enter__(self) -> Comparer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loader.__exit__()
+
+    def compare(self, index: int, used: UsedPixels | None, following: Sequence[int]) -> Compared | None:
+        """One view; None if it has no depth map. What the `following` ones need is read meanwhile."""
+        loader, neighbours = self._loader, self.neighbours
+        loaded = loader.get(index)
+        if loaded is None:
+            return None
+        loader.read_ahead(neighbours[index])
+        found = [(i, loader.get(i)) for i in neighbours[index]]
+        sources = [(i, one.depth_map) for i, one in found if one is not None]
+        for view in following:
+            loader.read_ahead([view, *neighbours[view]])
+        judged = self._judge(loaded, sources, used, self.config, index, self.position_type)
+        shapes = [(i, (int(m.depth.shape[0]), int(m.depth.shape[1]))) for i, m in sources]
+        return Compared(loaded, judged, tuple(shapes))
+
+
+def position_type_of(scene: Scene) -> torch.dtype:
+    """float64 for scenes so far from the origin (map coordinates) that float32 would show steps."""
+    centres = torch.stack([view.camera.centre for view in scene.views]).double()  # [V, 3]
+    spread = float((centres - centres.mean(0)).norm(dim=-1).max())
+    far = float(centres.mean(0).norm()) > 1000 * max(spread, 1e-9)
+    return torch.float64 if far else torch.float32

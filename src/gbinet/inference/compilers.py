@@ -1,0 +1,189 @@
+"""A process beside this one that compiles kernels, many at a time: Triton's compiler holds Python's lock.
+
+It needs no GPU. Requests name the GPU that they are for, and what is compiled goes into Triton's cache, where
+whoever launches the kernel finds it. The process imports the kernels once and forks a child for each request.
+Requests come as lines of JSON; each is answered by its number when it is done. Where the input ends, all end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_CHILD_BYTES = 256 << 20  # of memory that a compiler may take with its assembler, beyond what all share
+_PIPE_BYTES = 1 << 20  # room for all requests, so that nobody waits while the process starts
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from gbinet.inference.compilers import serve; serve(int(sys.argv[2]))"
+)
+
+
+class Request(NamedTuple):
+    """A kernel to compile."""
+
+    module: str
+    name: str  # of the function
+    specialization: str  # in Triton's own words (JSON)
+    backend: str  # of the GPU, with the next two: what Triton calls a target
+    arch: int | str
+    warp_size: int
+
+
+def compile_here(request: Request) -> None:
+    """Compile one in this process."""
+    getattr(import_module(request.module), request.name).preload(request.specialization)
+
+
+def hash_triton() -> None:
+    """Let Triton compute what its cache's keys begin with, once: a hash of itself, 400 MB of it."""
+    with suppress(ImportError):  # a version that has it elsewhere: it does so when it needs it
+        from triton.runtime.cache import triton_key
+
+        triton_key()
+
+
+class Compilers:
+    """The process, while a `with` block lasts. What it has not done by then is given up."""
+
+    def __init__(self, cache: Path) -> None:
+        self._requests: list[Request] = []
+        self._answered: set[int] = set()
+        self._scratch = tempfile.TemporaryDirectory(prefix="gbinet-kernels-", ignore_cleanup_errors=True)
+        environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TMPDIR": self._scratch.name}
+        self._process: subprocess.Popen[str] | None = None
+        with suppress(OSError, ValueError):  # no such right, no memory: `left` says that all is left
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, json.dumps(sys.path), str(_most_at_a_time())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=environment,
+                pipesize=_PIPE_BYTES,
+                start_new_session=True,  # it hears of Ctrl-C by the end of its input
+            )
+
+    def __enter__(self) -> Compilers:
+        return self
+
+    @property
+    def count(self) -> int:
+        return len(self._requests)
+
+    def submit(self, request: Request) -> None:
+        self._requests.append(request)
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):  # it has died
+                self._process.stdin.write(json.dumps(request) + "\n")
+                self._process.stdin.flush()
+
+    def finished(self) -> Iterator[int]:
+        """How many are done, each time one more is; ends when all are, or when the process has died."""
+        if self._process is None or self._process.stdout is None:
+            return
+        while len(self._answered) < len(self._requests) and (line := self._process.stdout.readline()):
+            self._answered.add(int(line))
+            yield len(self._answered)
+
+    def left(self) -> list[Request]:
+        """What has not been tried."""
+        return [r for number, r in enumerate(self._requests) if number not in self._answered]
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                with suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]  # both are pipes
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # at once, also while it starts
+            self._process.wait()
+        self._scratch.cleanup()
+
+
+def _most_at_a_time() -> int:
+    """As many compilers as cores, but no more than memory has room for."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError, StopIteration):  # a system that does not say it
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))  # kiB
+        return max(1, min(cores, int(available) * 1024 // _CHILD_BYTES))
+    return cores
+
+
+# ---- inside the process -----------------------------------------------------------------------------------
+
+
+class _NamedGPU:
+    """A driver for Triton that knows only which GPU is meant."""
+
+    def __init__(self) -> None:
+        self.target: Any = None
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+
+def serve(most: int) -> None:
+    """Compile what is asked for on standard input, `most` at a time."""
+    from triton.runtime import driver
+
+    import_module("gbinet.fusion.consistency_triton")  # and torch with it. What is done here, children have
+    import_module("gbinet.ops.cost_volume_triton")
+    hash_triton()
+    gpu = _NamedGPU()
+    driver.set_active(gpu)
+    waiting: list[tuple[int, Request]] = []
+    running: dict[int, tuple[int, int]] = {}  # pipe that a child holds open -> its process, its request
+    selector = selectors.DefaultSelector()
+    selector.register(0, selectors.EVENT_READ)
+    text, count = b"", 0
+    while True:
+        for key, _ in selector.select():
+            if key.fd != 0:
+                child, number = running.pop(key.fd)
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                os.waitpid(child, 0)
+                os.write(1, f"{number}\n".encode())
+            elif block := os.read(0, 1 << 16):
+                *lines, text = (text + block).split(b"\n")
+                waiting += [(count + i, Request(*json.loads(line))) for i, line in enumerate(lines)]
+                count += len(lines)
+            else:
+                os.killpg(0, signal.SIGKILL)  # children, and the assemblers that they have started; and this
+        while waiting and len(running) < most:
+            number, request = waiting.pop()  # the last stages' kernels are the slowest to compile
+            pipe, child = _forked(request, gpu)
+            running[pipe] = (child, number)
+            selector.register(pipe, selectors.EVENT_READ)
+
+
+def _forked(request: Request, gpu: _NamedGPU) -> tuple[int, int]:
+    """A child that compiles one kernel; the pipe ends with it."""
+    from triton.backends.compiler import GPUTarget
+
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(theirs)
+        return ours, child
+    status = 1
+    try:
+        gpu.target = GPUTarget(request.backend, request.arch, request.warp_size)
+        compile_here(request)
+        status = 0
+    finally:
+        os._exit(status)  # whoever launches a kernel that cannot be compiled will see why

@@ -1,0 +1,39 @@
+"""What happened while depth maps were made, and who may keep them in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from gbinet.depthmap import DepthMap
+
+
+@dataclass
+class DepthRun:
+    """What happened while the depth maps were made."""
+
+    computed: list[str] = field(default_factory=list)  # names of views
+    kept: list[str] = field(default_factory=list)  # finished in an earlier run
+    failed: dict[str, str] = field(default_factory=dict)  # name -> why there is no depth map
+    warnings: list[str] = field(default_factory=list)
+    encoded: int = 0  # images encoded
+    encoded_again: int = 0  # of these, a second time because the cache was too small
+    tile: int | None = None  # px, if images were cut
+    seconds: float = 0.0
+    network_seconds: float = 0.0  # of these, inside the network
+    device: str = ""
+    precision: str = ""
+
+
+class Keeper(Protocol):
+    """Who wants to have depth maps and photos without reading them back. All lie on the computing device."""
+
+    def keep_map(self, index: int, depth_map: DepthMap) -> None: ...
+
+    def keep_photo(self, index: int, photo: Tensor) -> None:
+        """[H, W, 3] uint8, at the size of the view's depth map."""
+
+    def clear(self) -> None:
+        """Memory is needed: hold nothing, now and later."""
