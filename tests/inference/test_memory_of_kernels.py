@@ -83,8 +83,9 @@ PeakMiB = Callable[[int, int, int], float]  # of width, height, views
 def counted_peaks(monkeypatch: pytest.MonkeyPatch, model: GBiNet) -> PeakMiB:
     """Peak in MiB of a depth map, images (float32) and weights included."""
     monkeypatch.setattr(ops, "usable", lambda *tensors: True)
-    for file in Path(ops.__file__).parent.glob("*_triton.py"):
-        module = importlib.import_module(f"gbinet.ops.{file.stem}")
+    files = Path(ops.__file__).parent.glob("*_triton.py")
+    modules = [importlib.import_module(f"gbinet.ops.{file.stem}") for file in files]  # before any is changed
+    for module in modules:
         for name, value in list(vars(module).items()):
             if isinstance(value, KernelInterface):
                 monkeypatch.setattr(module, name, Nothing())
