@@ -10,6 +10,7 @@ import pytest
 import torch
 from plane_scenes import PlaneSource
 
+from gbinet.camera import Camera
 from gbinet.errors import InputError
 from gbinet.model import search
 from gbinet.model.gbinet import GBiNet, Stage
@@ -19,7 +20,7 @@ from gbinet.scenes.batch import Batch
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 from gbinet.training.graph import eager_step
-from gbinet.training.loss import refinement_loss, stage_loss
+from gbinet.training.loss import confidence_loss, refinement_loss, stage_loss
 from gbinet.training.optimise import Optimiser
 from gbinet.training.trainer import initial_weights
 from gbinet.training.updates import Step, update
@@ -275,3 +276,23 @@ def test_refinement_counts_known_depths_in_the_range_in_cells() -> None:
     assert float(pixels) == 2
     assert float(loss) == pytest.approx(math.log(1 + 2 * 1.5) / 2, abs=1e-3)
     assert float(total) == pytest.approx(2 * float(loss))
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_confidence_is_wrong_where_nothing_is(complete: bool) -> None:
+    """Right answers raise it, wrong ones lower it; depth 0 counts only where all depths are known."""
+    grid = search.SearchGrid(inverse=True)
+    ends = torch.tensor([[425.0, 935.0]])
+    depth = torch.tensor([[[500.0, 700.0, 0.0, 2000.0]]])
+    answer = torch.tensor([[[500.0, 500.0, 500.0, 930.0]]])
+    places = grid.to_position(answer, ends) * grid.cells(7)
+    state = search.SearchState(grid, ends, 7, places.int(), places)
+    K = torch.tensor([[1000.0, 0, 2], [0, 1000, 0.5], [0, 0, 1]]).expand(1, 2, 3, 3)
+    pose = torch.eye(4).repeat(1, 2, 1, 1)
+    pose[0, 1, 0, 3] = 100
+    logit = torch.zeros(1, 1, 1, 4, requires_grad=True)
+    loss = confidence_loss(logit, state, depth, Camera(K, pose, 4, 1), Processes(), complete)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert logit.grad is not None
+    expected = [-1, 1, 1, 1] if complete else [-1, 1, 0, 1]
+    assert logit.grad.sign().flatten().tolist() == expected

@@ -23,6 +23,7 @@ class Batch:
     mask: Tensor  # [B, H, W] bool: where the depth is known and counts
     names: tuple[str, ...]  # [B] "scene/view" of the reference
     visible: Tensor | None = None  # [B, V - 1, H, W] bool: does a source see this point? if it is known
+    complete: bool = False  # every depth is known: 0 = nothing is there
 
     def __len__(self) -> int:
         return len(self.images)
@@ -53,6 +54,7 @@ class Batch:
             mask=function(self.mask),
             names=self.names,
             visible=None if self.visible is None else function(self.visible),
+            complete=self.complete,
         )
 
 
@@ -81,4 +83,5 @@ def collate(samples: Sequence[Batch]) -> Batch:
         mask=torch.cat([s.mask for s in samples]),
         names=tuple(name for s in samples for name in s.names),
         visible=torch.cat(visible) if len(visible) == len(samples) else None,
+        complete=all(s.complete for s in samples),
     )

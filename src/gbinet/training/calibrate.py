@@ -67,10 +67,10 @@ def held_back(
 def observe(
     model: GBiNet, samples: Iterable[Batch], pixels: int = PIXELS
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Of every sample its name, and of some pixels whose depth can be found confidence [N] and right [N]."""
+    """Of every sample its name, and of some pixels that can be judged confidence [N] and right [N]."""
     for number, sample in enumerate(samples):
         seen = predict(model, sample)
-        said, right = seen.confidence[seen.counted].cpu(), seen.right[seen.counted].cpu()
+        said, right = seen.confidence[seen.judged].cpu(), seen.right[seen.judged].cpu()
         order = torch.randperm(len(said), generator=torch.Generator().manual_seed(number))[:pixels]
         yield sample.names[0], said[order], right[order]
 

@@ -129,17 +129,19 @@ def refinement_loss(state: SearchState, depth: Tensor, processes: Processes) -> 
 def confidence_loss(
     logit: Tensor,  # [B, 1, h, w] of the refiner's confidence
     state: SearchState,  # refined, at full size
-    depth: Tensor,  # [B, h, w], 0 = unknown
+    depth: Tensor,  # [B, h, w], 0 = unknown, or in complete samples: nothing is there
     cameras: Camera,  # [B, V]
     processes: Processes,
+    complete: bool = False,
 ) -> Tensor:
     """Cross-entropy against what the confidence claims: that the refined depth is right to one pixel of
-    reprojection. Mean over the pixels whose depth is known and in the range."""
-    _, valid = _error_in_cells(state, depth)
-    right = is_right(search.settled_depth(state).detach(), depth, cameras).float()
-    loss = F.binary_cross_entropy_with_logits(logit[:, 0].float(), right, reduction="none")
-    total = processes.sum(valid.sum().float()[None]).clamp(min=1)[0]
-    return torch.where(valid, loss, 0.0).sum() / total
+    reprojection. Mean over the pixels whose depth is known. Where nothing is, whatever is said is wrong."""
+    known = depth > 0
+    right = known & is_right(search.settled_depth(state).detach(), depth, cameras)
+    loss = F.binary_cross_entropy_with_logits(logit[:, 0].float(), right.float(), reduction="none")
+    judged = torch.ones_like(known) if complete else known
+    total = processes.sum(judged.sum().float()[None]).clamp(min=1)[0]
+    return torch.where(judged, loss, 0.0).sum() / total
 
 
 def _error_in_cells(state: SearchState, depth: Tensor) -> tuple[Tensor, Tensor]:

@@ -116,7 +116,7 @@ def refiner(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None
     truth = _true_depth(model, batch, step.stages)
     loss, error = refinement_loss(refined, truth, step.processes)
     if logit is not None:
-        loss = loss + confidence_loss(logit, refined, truth, batch.cameras, step.processes)
+        loss = loss + confidence_loss(logit, refined, truth, batch.cameras, step.processes, batch.complete)
     loss.backward()  # type: ignore[no-untyped-call]
     measures = []
     mask = _all_pixels(batch)
@@ -169,7 +169,7 @@ def _stage(
                 refined, logit = model.refined(stage, features[-1][:, 0], shown)
             refinement, _ = refinement_loss(refined, truth, step.processes)
             if logit is not None:
-                right = confidence_loss(logit, refined, truth, batch.cameras, step.processes)
+                right = confidence_loss(logit, refined, truth, batch.cameras, step.processes, batch.complete)
                 refinement = refinement + right
             total = total + step.config.refiner_weight * refinement
     total = total * step.config.stage_weight(number)

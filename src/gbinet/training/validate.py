@@ -85,6 +85,7 @@ class Prediction:
     depth: Tensor  # [H, W]: what the network gives
     confidence: Tensor  # [H, W]
     right: Tensor  # [H, W] bool: the depth is right to one pixel of reprojection
+    judged: Tensor  # [H, W] bool: whether it is right is known; where nothing is, it is wrong
     confidences: dict[int, Tensor] = field(default_factory=dict)  # stage -> [H, W], if asked for
 
 
@@ -133,9 +134,10 @@ def predict(
             so_far = joined(_full_size(own, (height, width), model.config.scale_of(number)), so_far, joint)
             confidences[number] = so_far[0] if joint else so_far[0] / number
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
-    right = is_right(result.depth, truth, batch.cameras)[0]
-    found = (centres, expectations, smooth, valid, result.depth[0], result.confidence[0], right, confidences)
-    return Prediction(image, truth[0], limits, counted[0], *found)
+    right = is_right(result.depth, truth, batch.cameras) & (truth > 0)
+    judged = torch.ones_like(right) if batch.complete else truth > 0
+    found = (centres, expectations, smooth, valid, result.depth[0], result.confidence[0])
+    return Prediction(image, truth[0], limits, counted[0], *found, right[0], judged[0], confidences)
 
 
 def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THRESHOLDS) -> Validation:
@@ -151,6 +153,7 @@ def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THR
     counted = together([p.counted for p in predictions])
     no_edges = together([away_from_edges(p.truth) & p.counted for p in predictions])
     confidence = together([p.confidence for p in predictions])
+    judged = together([p.judged for p in predictions])
     centres = {k: together([p.centres[k] for p in predictions]) for k in stages}
     expectations = {k: together([p.expectations[k] for p in predictions]) for k in stages}
     smooth = {k: together([p.smooth[k] for p in predictions]) for k in predictions[0].smooth}
@@ -169,7 +172,7 @@ def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THR
         all_pixels=depth_errors(final, truth, counted, thresholds),
         edge_band=depth_errors(final, truth, counted & ~no_edges, thresholds),
         confidence=confidence_errors(final, confidence, truth, no_edges, thresholds=thresholds),
-        reliability=reliability(confidence[counted], together([p.right for p in predictions])[counted]),
+        reliability=reliability(confidence[judged], together([p.right for p in predictions])[judged]),
     )
 
 
