@@ -7,7 +7,8 @@
 
 The scene is rendered first, by a process of its own, and not counted. Every run is a process of its own, and
 every tree has an empty cache of kernels: its first run includes what a first run costs. Seconds are those of
-the wall clock, from the call to the report, without starting Python.
+the wall clock, from the call to the report, without starting Python. The timeline says which part was at work
+from when to when, in all threads together and in the main one.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from _common import peak_memory_mib, report
+from _timeline import RECONSTRUCT, Timeline
 
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.reconstruct import preset, run
@@ -72,12 +73,13 @@ def measured(options: argparse.Namespace) -> dict[str, object]:
         model = GBiNet.from_pretrained(options.weights)
         torch.zeros(1, device=options.device)  # starting CUDA is not ours
         memory, compiling = peak_memory_mib(), processor_seconds(resource.RUSAGE_CHILDREN)
-        before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        before, timeline = resource.getrusage(resource.RUSAGE_SELF), Timeline(RECONSTRUCT)
         if options.profile:
             profile.enable()
-        result = run(scene, model, Path(out), replace(base, depth=depth))
+        with timeline.watching():
+            result = run(scene, model, Path(out), replace(base, depth=depth))
         profile.disable()
-        total, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+        total, after = timeline.ended - timeline.began, resource.getrusage(resource.RUSAGE_SELF)
         record = json.loads((Path(out) / "run.json").read_text())
         stored = sum(file.stat().st_size for file in (Path(out) / "depth").glob("*.npz"))
     if options.profile:
@@ -107,11 +109,19 @@ def measured(options: argparse.Namespace) -> dict[str, object]:
         "MiB of depth maps": round(stored / 2**20),
         "peak MiB": round(peak_memory_mib()),
         "of this before the run": round(memory),
+        "timeline": timeline.table(),
     }
     if options.device.startswith("cuda"):
         figures["peak GPU MiB"] = round(torch.cuda.max_memory_allocated() / 2**20)
         figures["peak GPU MiB, reserved"] = round(torch.cuda.max_memory_reserved() / 2**20)
     return figures
+
+
+def _shown(found: dict[str, object]) -> str:
+    """The figures of a run on a line, and its timeline as a table."""
+    numbers = {name: value for name, value in found.items() if name != "timeline"}
+    lines = found.get("timeline", [])
+    return "\n".join([json.dumps(numbers), *(lines if isinstance(lines, list) else [])])
 
 
 def main() -> None:
@@ -156,7 +166,7 @@ def main() -> None:
             for name, tree in trees.items():
                 found = child("run", tree, name, *last)
                 figures[f"{name}, run {number + 1}"] = found
-                print(f"{name}, run {number + 1}: {json.dumps(found)}", file=sys.stderr, flush=True)
+                print(f"{name}, run {number + 1}: {_shown(found)}", file=sys.stderr, flush=True)
     report("reconstruct", figures, options.out)
 
 
