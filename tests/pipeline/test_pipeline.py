@@ -170,3 +170,51 @@ def test_durations_read_well() -> None:
     assert [duration(s) for s in (0.44, 59.94, 61, 3599, 7300)] == [
         "0.4 s", "59.9 s", "1 min 1 s", "59 min 59 s", "2 h 1 min",
     ]  # fmt: skip
+
+
+# ---- fusion beside depth ----
+
+
+def _beside(monkeypatch: pytest.MonkeyPatch, room: int = 1 << 30) -> None:
+    """As with a GPU: what is computed stays in memory, and fusion follows at once."""
+    monkeypatch.setattr(pipeline, "_room", lambda _: room)
+
+
+@pytest.mark.parametrize("room", [1 << 30, 100_000])  # for all maps and photos; for some of them
+def test_a_cloud_that_is_fused_beside_depth_is_the_same(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    scene = ball_scene(views=7)
+    model = Oracle(scene)
+    (tmp_path / "photos" / "001.png").write_bytes(b"broken")  # a view that is left out settles too
+    after = run(scene, model, tmp_path / "after", CONFIG)  # type: ignore[arg-type]
+    _beside(monkeypatch, room)
+    beside = run(scene, model, tmp_path / "beside", CONFIG)  # type: ignore[arg-type]
+    assert beside.points > 0 and list(beside.depth.failed) == list(after.depth.failed)
+    assert beside.cloud.read_bytes() == after.cloud.read_bytes()
+    (tmp_path / "beside" / "depth" / f"{scene.views[3].name}.npz").unlink()  # all others are kept
+    again = run(scene, model, tmp_path / "beside", CONFIG)  # type: ignore[arg-type]
+    assert len(again.depth.computed) == 1 and again.cloud.read_bytes() == after.cloud.read_bytes()
+
+
+def test_who_fails_beside_the_other_is_heard(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _beside(monkeypatch)
+    scene = ball_scene(views=7)
+    model = Oracle(scene)
+
+    def interrupt(step: str, done: int, *_: object) -> None:
+        if (step, done) == ("depth", 2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(scene, model, tmp_path / "out", CONFIG, progress=interrupt)  # type: ignore[arg-type]
+    assert not (tmp_path / "out" / "cloud.ply").exists()
+
+    def full(*_: object) -> None:
+        raise GBiNetError("the disk is full")
+
+    monkeypatch.setattr("gbinet.formats.ply.PlyWriter.append", full)
+    with pytest.raises(GBiNetError, match="the disk is full"):
+        run(scene, model, tmp_path / "out", CONFIG)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,20 @@ class Comparer:
 
     def __exit__(self, *_: object) -> None:
         self._loader.__exit__()
+
+    @property
+    def last_uses(self) -> dict[int, list[int]]:
+        """View that is visited -> views that no later one asks for, where views come in this order."""
+        last = {one: view for view in self.order for one in (view, *self.neighbours[view])}
+        ended: dict[int, list[int]] = {}
+        for one, view in last.items():
+            ended.setdefault(view, []).append(one)
+        return ended
+
+    def forget(self, views: Iterable[int]) -> None:
+        """Nobody will ask for these again."""
+        for view in views:
+            self._loader.forget(view)
 
     def compare(self, index: int, used: UsedPixels | None, following: Sequence[int]) -> Compared | None:
         """One view; None if it has no depth map. What the `following` ones need is read meanwhile."""

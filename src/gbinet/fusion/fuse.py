@@ -48,7 +48,9 @@ class FusionConfig:
     duplicates: Literal["used-pixel", "voxel", "none"] = "used-pixel"  # one point per surface
     voxel_size: float | None = None  # edge for "voxel", scene units; None = 1.5 pixels of the first view
     box: tuple[float, float, float, float, float, float] | None = None  # keep x0 y0 z0 x1 y1 z1 only
-    cached_maps: int = 11  # depth maps held at a time: a view and its neighbours; more saves reading
+    cached_maps: int = (
+        16  # depth maps held at a time: a view, its neighbours, some of the next; saves reading
+    )
 
     def __post_init__(self) -> None:
         check_positive("fusion: --max-sources", self.max_sources)
@@ -195,9 +197,10 @@ def begin_views(
     used = UsedPixels(keep_unpacked=config.cached_maps)
     finisher = _Finisher(config, torch.device(device))
     with Comparer(scene, depths, config, device) as comparer:
-        order = comparer.order
+        order, last_uses = comparer.order, comparer.last_uses
         for position, index in enumerate(order):
             found = comparer.compare(index, used, order[position + 1 : position + 3])
+            comparer.forget(last_uses.get(index, ()))
             if found is None:
                 used.forget(index)
                 continue

@@ -16,8 +16,9 @@ from gbinet.camera import Camera, inverse_3x3
 from gbinet.depthmap import DepthMap
 from gbinet.fusion.consistency import agree, enough_sources, transfer
 from gbinet.fusion.duplicates import UsedPixels
-from gbinet.fusion.loading import Loaded, moved
+from gbinet.fusion.loading import Loaded
 from gbinet.fusion.points import colours, points_of
+from gbinet.ops.moved import moved
 from gbinet.pointcloud import PointCloud
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from gbinet.formats.image import read_image, read_mask
 from gbinet.fusion.photometric import trusted
 from gbinet.fusion.sky import sky
 from gbinet.fusion.sources import DepthSource, RecentMaps
+from gbinet.ops.moved import moved
 from gbinet.scene import Scene, View
 
 if TYPE_CHECKING:
@@ -97,6 +98,12 @@ class Loader:
             self._held.popitem(last=False)
         return loaded
 
+    def forget(self, index: int) -> None:
+        """A view that nobody will ask for again."""
+        self._held.pop(index, None)
+        if isinstance(self.depths, RecentMaps):
+            self.depths.forget(index)
+
     def _ask(self, index: int) -> None:
         if index not in self._coming:
             self._coming[index] = self._readers.submit(self._read, index)
@@ -121,7 +128,7 @@ class Loader:
 
     def _filtered(self, found: DepthMap, mask: Tensor | None, photo: Tensor | None) -> Loaded:
         config = self.config
-        depth = moved(found.depth.to(torch.float32), self.device)
+        depth = moved(found.depth, self.device).to(torch.float32)
         keep = (depth > 0) & torch.isfinite(depth)
         if mask is not None:
             keep &= moved(mask, self.device)
@@ -129,20 +136,13 @@ class Loader:
         photo = None if photo is None else moved(photo, self.device)
         confidence = None
         if found.confidence is not None:
-            confidence = moved(found.confidence.to(torch.float32), self.device)
+            confidence = moved(found.confidence, self.device).to(torch.float32)
             least = config.confidence_for(found.made_by)
             keep &= trusted(confidence, photo, least, config.blank_confidence, config.keep_burnt_out)
             if photo is not None and not config.keep_sky:
                 keep &= ~sky(photo, confidence >= config.blank_confidence)
         kept = DepthMap(torch.where(keep, depth, 0), found.camera, confidence)
         return Loaded(found, kept, photo, known)
-
-
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """On the device, without waiting for it: from pinned memory where it is CUDA."""
-    if device.type == "cuda" and tensor.device.type == "cpu":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
 
 
 def _photo(view: View, height: int, width: int) -> Tensor:

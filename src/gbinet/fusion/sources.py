@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import threading
+from typing import Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from gbinet.depthmap import DepthMap
+from gbinet.errors import GBiNetError
 
+T = TypeVar("T")
 MAX_BYTES = 1 << 30  # 50 views of 1600x1152 px, with confidence and photo
 
 
@@ -24,42 +28,112 @@ class DepthSource(Protocol):
 class RecentMaps:
     """Maps and photos that were just computed, up to a number of bytes, on their device; others from files.
 
-    The first ones are kept, because fusion visits the views in nearly the order in which they were made.
+    The first ones are kept, because fusion visits the views in nearly the order in which they were made. Who
+    fuses while others are still computed says so with `await_maps`: then `load` waits for the view it is
+    asked for, until that is settled or `settle` says that no more will come.
     """
 
     def __init__(self, files: DepthSource, max_bytes: int = MAX_BYTES) -> None:
         self.files = files
         self.max_bytes = max_bytes
         self.held_bytes = 0
-        self._maps: dict[int, DepthMap] = {}
-        self._photos: dict[int, Tensor] = {}
+        self._maps: dict[int, tuple[DepthMap, _Computed]] = {}
+        self._photos: dict[int, tuple[Tensor, _Computed]] = {}
+        self._news = threading.Condition()
+        self._settled: set[int] | None = None  # None: all are
+        self._given_up = False
 
     def keep_map(self, index: int, depth_map: DepthMap) -> None:
-        """The map of a view as its file has it, on any device."""
+        """The map of a view as its file has it, on any device; there, it may still be computed."""
         parts = [t for t in (depth_map.depth, depth_map.confidence) if t is not None]
-        if index not in self._maps and self._room_for(*parts):
-            self._maps[index] = depth_map
+        with self._news:
+            if index not in self._maps and self._room_for(*parts):
+                self._maps[index] = depth_map, _Computed(depth_map.depth)
+                self._settle(index)
 
     def keep_photo(self, index: int, photo: Tensor) -> None:
         """The photo at the size of the view's depth map, [H, W, 3] uint8."""
-        if index not in self._photos and self._room_for(photo):
-            self._photos[index] = photo
+        with self._news:
+            if index not in self._photos and self._room_for(photo):
+                self._photos[index] = photo, _Computed(photo)
+
+    def forget(self, index: int) -> None:
+        """Make room: nobody will ask for this view again."""
+        with self._news:
+            if index in self._maps:
+                depth_map, _ = self._maps.pop(index)
+                parts = (depth_map.depth, depth_map.confidence)
+                self.held_bytes -= sum(_bytes(t) for t in parts if t is not None)
+            if index in self._photos:
+                self.held_bytes -= _bytes(self._photos.pop(index)[0])
 
     def clear(self) -> None:
         """Hold nothing, now and later."""
-        self._maps.clear()
-        self._photos.clear()
-        self.held_bytes = self.max_bytes = 0
+        with self._news:
+            self._maps.clear()
+            self._photos.clear()
+            self.held_bytes = self.max_bytes = 0
 
     def load(self, index: int) -> DepthMap | None:
-        return self._maps.get(index) or self.files.load(index)
+        with self._news:
+            while not (self._given_up or self._settled is None or index in self._settled):
+                self._news.wait()
+            if self._given_up:
+                raise GivenUpError("no more depth maps will come")
+            found = self._maps.get(index)
+        return self.files.load(index) if found is None else found[1].wait_for(found[0])
 
     def photo(self, index: int) -> Tensor | None:
-        return self._photos.get(index)
+        found = self._photos.get(index)
+        return None if found is None else found[1].wait_for(found[0])
+
+    # ---- maps that are still to come ----
+
+    def await_maps(self) -> None:
+        """From now on, who loads a map waits until its view is settled."""
+        self._settled = set()
+
+    def settled(self, index: int) -> None:
+        """The map of a view is in its file, or there is none."""
+        with self._news:
+            self._settle(index)
+
+    def settle(self, given_up: bool = False) -> None:
+        """All views are settled; where `given_up`, who waits for one or asks for one is turned away."""
+        with self._news:
+            self._settled, self._given_up = None, given_up
+            self._news.notify_all()
+
+    def _settle(self, index: int) -> None:
+        if self._settled is not None:
+            self._settled.add(index)
+            self._news.notify_all()
 
     def _room_for(self, *tensors: Tensor) -> bool:
-        needed = sum(t.numel() * t.element_size() for t in tensors)
+        needed = sum(map(_bytes, tensors))
         if self.held_bytes + needed > self.max_bytes:
             return False
         self.held_bytes += needed
         return True
+
+
+class GivenUpError(GBiNetError):
+    """Computing depth maps has ended early; whoever computed them says why."""
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+class _Computed:
+    """The moment when a tensor is computed that a thread has just asked the GPU for."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
+        self._event = None if stream is None else stream.record_event()
+
+    def wait_for(self, value: T) -> T:
+        """The value, from that moment on: the work of other threads does not wait for that of this one."""
+        if self._event is not None:
+            self._event.synchronize()
+        return value

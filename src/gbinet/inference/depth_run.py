@@ -35,5 +35,20 @@ class Keeper(Protocol):
     def keep_photo(self, index: int, photo: Tensor) -> None:
         """[H, W, 3] uint8, at the size of the view's depth map."""
 
+    def settled(self, index: int) -> None:
+        """The map of a view is in its file, or there will be none. Called by any thread."""
+
     def clear(self) -> None:
         """Memory is needed: hold nothing, now and later."""
+
+
+class NoKeeper:
+    """Keeps nothing."""
+
+    def keep_map(self, index: int, depth_map: DepthMap) -> None: ...
+
+    def keep_photo(self, index: int, photo: Tensor) -> None: ...
+
+    def settled(self, index: int) -> None: ...
+
+    def clear(self) -> None: ...

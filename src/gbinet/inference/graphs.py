@@ -75,7 +75,9 @@ class Graphs:
             args, options = with_tensors(given, iter(held))
             graph = torch.cuda.CUDAGraph()
             first = next(iter(self._recorded.values()), None)
-            with torch.cuda.graph(graph, pool=first.graph.pool() if first else None):
+            pool = first.graph.pool() if first else None
+            # What other threads do meanwhile with the GPU is not recorded, and does no harm.
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 result = function(*args, **dict(options))
         except RuntimeError as error:  # out of memory, say: it goes without
             log.warning("no CUDA graph (%s); continuing without", str(error).splitlines()[0])
@@ -149,7 +151,12 @@ class Replaying(nn.Module):
         self.graphs = Graphs(limit, next(network.parameters()).dtype)
 
     def encode(self, images: Tensor) -> Features:
-        return self.network.encode(images)
+        if not self.graphs.limit or not ops.recordable(images):
+            return self.network.encode(images)
+        return self.graphs(self.network.encode, images)
+
+    def first_bins(self, cameras: Camera, depth_range: Tensor) -> int | None:
+        return self.network.first_bins(cameras, depth_range)
 
     def forward(self, *args: Any, **options: Any) -> SearchResult:
         return self._replayed(self.network.forward, *args, **options)
@@ -170,7 +177,7 @@ class Replaying(nn.Module):
         if not whole or not self.graphs.limit or not ops.recordable(*tensors_in(maps)):
             return function(maps, cameras, depth_range, **options)
         # Looks at the cameras' numbers and waits for the device: not while recording.
-        options["first_bins"] = options.get("first_bins") or self.network.first_bins(cameras, depth_range)
+        options["first_bins"] = options.get("first_bins") or self.first_bins(cameras, depth_range)
         return self.graphs(_without_places(function), maps, cameras, depth_range, **options)
 
 

@@ -23,7 +23,7 @@ from gbinet.formats.depth_files import write_depth_map
 from gbinet.formats.image import read_image
 from gbinet.formats.lock import locked
 from gbinet.inference import tiles
-from gbinet.inference.depth_run import DepthRun, Keeper
+from gbinet.inference.depth_run import DepthRun, Keeper, NoKeeper
 from gbinet.inference.device import (
     Precision,
     give_back_memory,
@@ -34,12 +34,14 @@ from gbinet.inference.device import (
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.finished import Finished
 from gbinet.inference.graphs import Replaying, made_ready
+from gbinet.inference.network_clock import NetworkClock
 from gbinet.inference.prepare import is_packed
 from gbinet.model.gbinet import GBiNet
+from gbinet.ops.moved import moved
 from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
 from gbinet.scenes.depth_folder import DepthFolder
-from gbinet.scenes.neighbours import visiting_order
+from gbinet.scenes.neighbours import together_order
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -48,15 +50,14 @@ log = logging.getLogger(__name__)
 # kernels, which hold fewer volumes at once (6 bins: 440; docs/performance.md). Half of it in half precision.
 _SEARCH_BYTES = 700 / 4
 _FUSED_SEARCH_BYTES = 320 / 4
+_FUSED = 10  # neighbours of a view that fusion asks, unless told otherwise
 
 
 @dataclass(frozen=True)
 class DepthConfig:
     """How depth maps are computed. What changes the result is stored beside them."""
 
-    max_size: int = (
-        1152  # longer side of the images in px; larger ones are resized, smaller ones never enlarged
-    )
+    max_size: int = 1152  # longer side of the images in px; larger ones are resized, smaller ones stay
     views: int = 5  # N: images per depth map, the reference included
     depth_range: DepthRange | None = None  # for all views, instead of each view's own
     stages: int | None = None  # search stages; None = what the weights were trained for
@@ -128,8 +129,11 @@ def estimate_depths(
 
 
 def depth_order(scene: Scene, config: DepthConfig) -> list[int]:
-    """All views, neighbours after each other: features are used again while they are held."""
-    return visiting_order([view.best_sources(config.views - 1) for view in scene.views])
+    """All views, neighbours after each other: features are used again while they are held.
+
+    As many neighbours as fusion compares a view with: it can follow closely.
+    """
+    return together_order([view.best_sources(max(config.views - 1, _FUSED)) for view in scene.views])
 
 
 def _warn(view: int, problem: str) -> None:
@@ -154,13 +158,14 @@ class DepthWorker:
     ) -> None:
         self.scene, self.config, self.finished = scene, config, finished
         self.folder = DepthFolder(scene, finished.folder)
-        self.keeper, self._on_unreadable = keeper, on_unreadable or _warn
+        self.keeper, self._on_unreadable = keeper or NoKeeper(), on_unreadable or _warn
         self.sources = [view.best_sources() for view in scene.views]
         self.device = pick_device(config.device)
         self.dtype = pick_precision(config.precision, self.device)
         self.model = made_ready(model, self.device, self.dtype, config.max_memory)
         self.result = DepthRun(device=str(self.device), precision=str(self.dtype).removeprefix("torch."))
         self.result.warnings += finished.notes
+        self.clock = NetworkClock(self.device)
         self.tile = self._first_tile()
         self.result.tile = self.tile
         storage = self._cache_storage()
@@ -179,6 +184,8 @@ class DepthWorker:
         todo = [i for i in order if i not in self.finished.kept]
         self.result.kept = [self.scene.views[i].name for i in order if i in self.finished.kept]
         done = len(order) - len(todo)
+        for i in self.finished.kept:
+            self.keeper.settled(i)
         for i in todo:
             self.cache.expect((i, *self.scene.views[i].best_sources(self.config.views - 1)))
         writes: list[Future[Path]] = []
@@ -209,9 +216,9 @@ class DepthWorker:
                 self._read_ahead(view)
         depth_map = self._one(index)
         if depth_map is None:
+            self.keeper.settled(index)
             return None
-        if self.keeper is not None:
-            self.keeper.keep_map(index, depth_map)
+        self.keeper.keep_map(index, depth_map)
         return self.writer.submit(self._write, index, depth_map)
 
     def close(self) -> None:
@@ -290,16 +297,15 @@ class DepthWorker:
             read = self.images.pop(index).result()  # [H, W, 3]
         except (GBiNetError, OSError) as error:  # of this photo; what fails in the network is not its fault
             raise _UnreadableError(str(error)) from error
-        pixels = read.to(self.device)
-        if self.keeper is not None:
-            self.keeper.keep_photo(index, pixels)
+        pixels = moved(read, self.device)
+        self.keeper.keep_photo(index, pixels)
         image = (pixels.permute(2, 0, 1) / 255).to(self.dtype)
         return self._within_memory(lambda tile: tiles.encode(self.model, image, tile))
 
     def _search(
         self, features: list[tiles.Features], cameras: list[Camera], near_far: DepthRange
     ) -> DepthMap:
-        bounds = torch.tensor([near_far.near, near_far.far], device=self.device)
+        bounds = torch.tensor([near_far.near, near_far.far])
         depth, confidence = self._within_memory(
             lambda tile: tiles.search(self.model, features, cameras, bounds, tile, self.config.stages)
         )
@@ -312,6 +318,7 @@ class DepthWorker:
         view = self.scene.views[index]
         write_depth_map(path, depth_map, (view.original_path or view.image_path).name)
         self.result.computed.append(self.scene.views[index].name)
+        self.keeper.settled(index)
         return path
 
     # ---- memory ----
@@ -320,12 +327,10 @@ class DepthWorker:
     def _within_memory(self, compute: Callable[[int | None], T]) -> T:
         """Run a network call; if memory runs out, halve the tile and try again."""
         while True:
-            began = time.perf_counter()
             try:
-                result = compute(self.tile)
-                if self.device.type == "cuda":
-                    torch.cuda.synchronize(self.device)
-                self.result.network_seconds += time.perf_counter() - began
+                with self.clock.running():
+                    result = compute(self.tile)
+                self.result.network_seconds += self.clock.taken()
                 return result
             except (RuntimeError, MemoryError, OSError) as error:
                 if not is_out_of_memory(error):
@@ -350,8 +355,7 @@ class DepthWorker:
         if isinstance(self.model, Replaying):
             self.model.graphs.give_up()
         self.cache.clear()
-        if self.keeper is not None:
-            self.keeper.clear()
+        self.keeper.clear()
         give_back_memory(self.device)
 
     def _first_tile(self) -> int | None:
@@ -388,6 +392,7 @@ class DepthWorker:
         place = {self.scene.views[index].name: number for number, index in enumerate(order)}
         self.result.computed.sort(key=place.__getitem__)  # threads finish in any order
         self.result.seconds = seconds
+        self.result.network_seconds += self.clock.taken(wait=True)
         self.result.encoded = sum(self.cache.encoded.values())
         self.result.encoded_again = self.result.encoded - len(self.cache.encoded)
         if len(self.result.failed) == len(self.scene.views):

@@ -19,6 +19,7 @@ from gbinet.inference.graphs import Replaying
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet, SearchResult
 from gbinet.model.regulariser import MULTIPLE
+from gbinet.ops.moved import moved
 
 COARSE = 4  # image size / feature size from which on stages see far but need little memory
 OVERLAP = 128  # px on each side of a piece that are computed and thrown away
@@ -96,7 +97,7 @@ def search(
     model: GBiNet | Replaying,
     features: Sequence[Features],  # per view, reference first
     cameras: Sequence[Camera],  # per view, single; their sizes may differ
-    depth_range: Tensor,  # [2]
+    depth_range: Tensor,  # [2], best on the CPU: nobody waits for a GPU then
     tile: int | None,
     stages: int | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -106,12 +107,18 @@ def search(
     image, and only the stages at 1/2 and full size run in pieces.
     """
     maps = [tuple(m[None] for m in of_scale) for of_scale in zip(*features, strict=True)]  # [1, C, h, w]
-    ranges = depth_range[None]
+    device = maps[0][0].device
+    ranges = moved(depth_range[None], device)
     stages = model.config.stages if stages is None else stages
     coarse_stages = sum(model.config.scale_of(n) >= COARSE for n in range(1, stages + 1))
-    batch = _batch(cameras, depth_range.device)
+    given = _batch(cameras, depth_range.device)
+    batch = _moved(given, device)
     if tile is None or coarse_stages in (0, stages):  # nothing to cut, or nothing before the cut
-        result = model.search(maps, batch, ranges, stages=stages)
+        if isinstance(model, Replaying):  # it would ask the device for the bins, and wait
+            bins = model.first_bins(given, depth_range[None])
+            result = model.search(maps, batch, ranges, stages=stages, first_bins=bins)
+        else:
+            result = model.search(maps, batch, ranges, stages=stages)
         return result.depth[0].float(), result.confidence[0].float()
     coarse = model.search(maps, batch, ranges, stages=coarse_stages)
     depth, confidence = torch.empty_like(coarse.depth[0]), torch.empty_like(coarse.confidence[0])
@@ -121,7 +128,7 @@ def search(
         camera = cameras[0].cropped(columns.start, rows.start, columns.length, rows.length)
         result = model.search(
             piece,
-            _batch([camera, *cameras[1:]], depth_range.device),
+            _batch([camera, *cameras[1:]], device),
             ranges,
             stages=stages,
             resume=_crop_result(coarse, batch, scales, rows, columns),
@@ -149,7 +156,13 @@ def _batch(cameras: Sequence[Camera], device: torch.device) -> Camera:
     """[1, V] cameras in the reference's frame, with its image size (the network needs no other)."""
     relative = [c.to("cpu", torch.float64).relative_to(cameras[0].to("cpu", torch.float64)) for c in cameras]
     K, pose = torch.stack([c.K for c in relative]), torch.stack([c.cam_from_world for c in relative])
-    return Camera(K[None], pose[None], cameras[0].width, cameras[0].height).to(device, torch.float32)
+    batch = Camera(K[None], pose[None], cameras[0].width, cameras[0].height)
+    return _moved(batch.to(dtype=torch.float32), device)
+
+
+def _moved(cameras: Camera, device: torch.device) -> Camera:
+    K, pose = moved(cameras.K, device), moved(cameras.cam_from_world, device)
+    return replace(cameras, K=K, cam_from_world=pose)
 
 
 def _padded(length: int, scales: tuple[int, ...]) -> int:

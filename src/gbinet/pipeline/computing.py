@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+
+import torch
 
 from gbinet.cluster.depth import estimate_depths_on
 from gbinet.cluster.fusion import views_on
@@ -12,7 +16,7 @@ from gbinet.cluster.tasks import Tasks
 from gbinet.formats.cloud_files import CloudWriter
 from gbinet.formats.cloud_tiles import TileWriter
 from gbinet.fusion.fuse import FusedView, FusionConfig, FusionResult, fuse
-from gbinet.fusion.sources import DepthSource
+from gbinet.fusion.sources import DepthSource, RecentMaps
 from gbinet.inference.depth_run import DepthRun, Keeper
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig, estimate_depths
@@ -39,6 +43,40 @@ def compute_depths(
     return estimate_depths(scene, model, out, config, overwrite=overwrite, progress=progress, keeper=keeper)
 
 
+@contextmanager
+def fusing_beside(
+    recent: RecentMaps, fuse_all: Callable[[], FusionResult], progress: Progress | None
+) -> Iterator[tuple[Callable[[], FusionResult], Progress | None]]:
+    """While the block computes depth maps into `recent`, a thread fuses those that are there.
+
+    Where nothing is kept there (no GPU, or a limit on its memory), fusion begins when all are computed.
+    Yields what waits for the cloud, to be called inside the block, and what the block should call with its
+    progress: it ends the block where fusion has failed. If the block fails, no cloud is made.
+    """
+    if recent.max_bytes == 0:
+        yield fuse_all, progress
+        return
+    recent.await_maps()
+
+    def tell(done: int, total: int, what: str) -> None:
+        if progress:
+            progress(done, total, what)
+        if done < total and fusing.done():  # nobody can have fused all of them by now
+            fusing.result()
+
+    def wait() -> FusionResult:
+        recent.settle()
+        return fusing.result()
+
+    with ThreadPoolExecutor(1, "fusion") as thread:
+        fusing = thread.submit(fuse_all)
+        try:
+            yield wait, tell
+        except BaseException:
+            recent.settle(given_up=True)
+            raise
+
+
 def compute_cloud(
     cluster: Cluster | None,
     scene: Scene,
@@ -55,11 +93,14 @@ def compute_cloud(
 ) -> FusionResult:
     """See `fuse`. `wants`: of which views `on_view` needs depth map and photo beside the points."""
     views = None if cluster is None else views_on(cluster, scene, files, config, device, wants)
-    where = pick_device(device) if cluster is None else "cpu"
-    return fuse(
-        scene, depths, path, config,
-        device=where, progress=progress, on_view=on_view, views=views, writer=writer,
-    )  # fmt: skip
+    where = pick_device(device) if cluster is None else torch.device("cpu")
+    # A stream of its own: it may run beside the network.
+    stream = torch.cuda.Stream(where) if where.type == "cuda" else None  # type: ignore[no-untyped-call]
+    with torch.cuda.device(where) if stream else nullcontext(), torch.cuda.stream(stream):
+        return fuse(
+            scene, depths, path, config,
+            device=where, progress=progress, on_view=on_view, views=views, writer=writer,
+        )  # fmt: skip
 
 
 def tile_writer(cluster: Cluster | None, folder: Path, edge: float) -> TileWriter:

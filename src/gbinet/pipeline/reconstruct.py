@@ -16,7 +16,7 @@ from gbinet.cluster.session import Cluster, ClusterConfig, connected
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.atomic import write_json
 from gbinet.formats.optional import installed
-from gbinet.fusion.fuse import FusionConfig
+from gbinet.fusion.fuse import FusionConfig, FusionResult
 from gbinet.fusion.mesh import Mesher, MeshKind, check_libraries
 from gbinet.fusion.sources import MAX_BYTES, RecentMaps
 from gbinet.georeference.place import Georeference, PlaceConfig
@@ -24,7 +24,7 @@ from gbinet.inference.depth_run import DepthRun
 from gbinet.inference.device import pick_device
 from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
-from gbinet.pipeline.computing import compute_cloud, compute_depths
+from gbinet.pipeline.computing import compute_cloud, compute_depths, fusing_beside
 from gbinet.pipeline.export import ExportKind, check_exports, export
 from gbinet.pipeline.kernels import prepare_kernels, preparing_beside
 from gbinet.pipeline.opening import step_of
@@ -177,19 +177,24 @@ def _run(
     times["kernels"] = time.perf_counter() - began - times["opening"]
     files = DepthFolder(found, out / "depth")
     recent = RecentMaps(files, 0 if cluster else _room(settings.depth))
-    depth_run = compute_depths(
-        cluster, found, network, out / "depth", settings.depth,
-        overwrite=overwrite, progress=step_of(progress, "depth"), keeper=recent,
-    )  # fmt: skip
     shown = ShownViews(found, recent, settings.fusion)
     shown.mesher = _mesher(shown, settings, located)
     if shown.mesher is not None:
         shown.mesher.progress = step_of(progress, "mesh")
-    fusing = time.perf_counter()
-    result = compute_cloud(
-        cluster, found, shown.depths, files, out / "cloud.ply", settings.fusion, device=settings.depth.device,
-        progress=step_of(progress, "fusion"), on_view=shown.add, wants=shown.wants,
-    )  # fmt: skip
+
+    def fused() -> FusionResult:
+        return compute_cloud(
+            cluster, found, recent, files, out / "cloud.ply", settings.fusion, device=settings.depth.device,
+            progress=step_of(progress, "fusion"), on_view=shown.add, wants=shown.wants,
+        )  # fmt: skip
+
+    with fusing_beside(recent, fused, step_of(progress, "depth")) as (cloud, tell):
+        depth_run = compute_depths(
+            cluster, found, network, out / "depth", settings.depth,
+            overwrite=overwrite, progress=tell, keeper=recent,
+        )  # fmt: skip
+        fusing = time.perf_counter()
+        result = cloud()
     times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
     times = _with_poses(times, posed)
     notes += shown.doubts()

@@ -37,6 +37,15 @@ def visiting_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
     return order
 
 
+def together_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
+    """The same walk, but every view is followed at once by those of its neighbours that are still to come.
+
+    Who compares a view with its neighbours can begin after a few, and what a view needs is needed soon.
+    """
+    walk = (one for view in visiting_order(neighbours) for one in (view, *neighbours[view]))
+    return list(dict.fromkeys(walk))
+
+
 # ---- source views ------------------------------------------------------------------------------------------
 #
 # MVSNet's score of a pair of views: every point that both see adds exp(-(angle - 5)^2 / (2 sigma^2)), where
