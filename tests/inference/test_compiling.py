@@ -172,3 +172,12 @@ _rehearse(GBiNet.from_pretrained(), config, kinds, torch.device("cpu"))
 print(len(set(compiled)))
 """
     assert int(answer(script)) >= 4  # convolutions, cost volume, sampling, smoothing
+
+
+def test_a_cache_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gbinet.inference.compiling import UnwritableCacheError, check_cache
+
+    check_cache(tmp_path / "new" / "cache")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UnwritableCacheError, match="cache: .* TRITON_CACHE_DIR=FOLDER"):
+        check_cache(tmp_path / "cache")

@@ -33,8 +33,8 @@ _NO_LOCKS_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Nobody else writes to `folder` inside this block, or a GBiNetError says who does.
+def locked(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Nobody else writes to `folder` inside this block: a GBiNetError says who does, or one waits for them.
 
     The folder is created; one that was not there before and is still empty at the end is removed again.
     """
@@ -42,7 +42,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         created = [p for p in (folder, *folder.parents) if not p.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        handle = _acquire(path)
+        handle = _acquire(path, wait)
     except OSError as error:
         raise write_error(folder, error) or error from error
     try:
@@ -58,14 +58,14 @@ def locked(folder: Path) -> Iterator[None]:
                 parent.rmdir()
 
 
-def _acquire(path: Path) -> int:
+def _acquire(path: Path, wait: bool) -> int:
     """An open, locked file that bears the name `path`."""
     while True:
         if path.is_symlink() or (path.exists() and not path.is_file()):
             raise GBiNetError(f"{path}: is a link, a folder or a pipe, not the lock of a run; move it away")
         handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         try:
-            _lock(path, handle)
+            _lock(path, handle, wait)
             if _same(path, handle):
                 _write_holder(handle)
                 return handle
@@ -75,11 +75,11 @@ def _acquire(path: Path) -> int:
         os.close(handle)  # the last holder removed it in the meantime
 
 
-def _lock(path: Path, handle: int) -> None:
+def _lock(path: Path, handle: int, wait: bool) -> None:
     holder = read_record(path)
     if fcntl is not None:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             return
         except OSError as error:
             if error.errno not in _NO_LOCKS_HERE:

@@ -159,14 +159,17 @@ def arrived(loaded: Loaded, judged: Judged) -> Arrived:
     return Arrived(cloud, DepthMap(confirmed, judged.confirmed.camera), shown, known, confident, needed)
 
 
-def rehearse(config: FusionConfig, device: torch.device) -> None:
-    """Call judge_fast once, on two tiny maps: who compiles kernels learns which they are."""
+def rehearse(config: FusionConfig, device: torch.device, apart: bool = False) -> None:
+    """Call judge_fast, on two tiny maps: who compiles kernels learns which they are.
+
+    `apart`: views are compared as if none had come before, as workers of a cluster do it.
+    """
     camera = Camera(torch.eye(3), torch.eye(4), 8, 8)
     ones = torch.ones(8, 8, device=device)
     one = DepthMap(ones, camera, ones)
     photo = torch.zeros(8, 8, 3, dtype=torch.uint8, device=device)
     loaded = Loaded(one, one, photo, ones.long().sum())
-    judge_fast(loaded, [(1, one)], UsedPixels(2), config, 0, torch.float32)
+    judge_fast(loaded, [(1, one)], None if apart else UsedPixels(2), config, 0, torch.float32)
 
 
 def _counts(points: Tensor, loaded: Loaded, needed: Tensor) -> Departure:

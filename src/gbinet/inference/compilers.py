@@ -164,11 +164,20 @@ def serve(most: int) -> None:
                 count += len(lines)
             else:
                 os.killpg(0, signal.SIGKILL)  # children, and the assemblers that they have started; and this
+        waiting.sort(key=lambda one: (_slowness(one[1]), one[0]))
         while waiting and len(running) < most:
-            number, request = waiting.pop()  # the last stages' kernels are the slowest to compile
+            number, request = waiting.pop()  # all end when the slowest does: it comes first
             pipe, child = _forked(request, gpu)
             running[pipe] = (child, number)
             selector.register(pipe, selectors.EVENT_READ)
+
+
+# Whose kernels take seconds: up to ten, three and two, where all others take one at most.
+_SLOW = ("gbinet.ops.double_triton", "gbinet.ops.smooth_triton", "gbinet.ops.cost_volume_triton")
+
+
+def _slowness(request: Request) -> int:
+    return _SLOW.index(request.module) if request.module in _SLOW else -1
 
 
 def _forked(request: Request, gpu: _NamedGPU) -> tuple[int, int]:

@@ -6,8 +6,10 @@ so nothing runs on the device. Without this, kernels are compiled one after the 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -21,11 +23,14 @@ from torch import Tensor
 
 from gbinet import ops
 from gbinet.camera import Camera
+from gbinet.errors import GBiNetError
+from gbinet.formats.lock import locked
 from gbinet.inference import tiles
 from gbinet.inference.compilers import Compilers, Request, compile_here
 from gbinet.inference.device import pick_device, pick_precision
 from gbinet.inference.graphs import made_ready
 from gbinet.inference.predictor import DepthConfig
+from gbinet.inference.shapes import ShapesOnly
 from gbinet.inference.tiles import working_size
 from gbinet.model.gbinet import GBiNet
 from gbinet.scene import Scene
@@ -82,13 +87,32 @@ def compile_kernels(
         mark = _mark(model, config, kinds, device)
         if mark.exists():
             return
-        with torch.cuda.device(device), compiling_only(mark.parent, tell):
-            others()
-            _rehearse(model, config, kinds, device)
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
+        check_cache(mark.parent)
+        with locked(mark.parent, wait=True):  # several that start together compile once
+            if mark.exists():
+                return
+            with torch.cuda.device(device), compiling_only(mark.parent, tell):
+                others()
+                _rehearse(model, config, kinds, device)
+            mark.touch()
+    except UnwritableCacheError:
+        raise
     except Exception as error:  # it would only have saved time
         log.info("kernels are compiled when they are needed (%s)", error)
+
+
+class UnwritableCacheError(GBiNetError):
+    """There is no place for compiled kernels."""
+
+
+def check_cache(cache: Path) -> None:
+    """Triton would fail there at the first kernel, with an error that helps nobody."""
+    existing = next(folder for folder in (cache, *cache.absolute().parents) if folder.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UnwritableCacheError(
+            f"{cache}: compiled kernels of the GPU are kept in this folder, and it cannot be written to; "
+            "name another one in the environment (TRITON_CACHE_DIR=FOLDER)"
+        )
 
 
 @contextmanager
@@ -155,20 +179,19 @@ def noting_launches(note: Callable[[Request], None]) -> Iterator[None]:
 
 def _rehearse(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], device: torch.device) -> None:
     """Call the network once for each kind, with tensors without content."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     dtype = pick_precision(config.precision, device)
-    ready = made_ready(model, device, dtype, max_memory=0.0)  # a limit, whichever: no graphs
+    # A copy: it packs its weights when they are asked for, and here they have no content. No graphs.
+    ready = made_ready(copy.deepcopy(model) if model.ready else model, device, dtype, max_memory=0.0)
     network = getattr(ready, "network", ready)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
+        with ShapesOnly(device), torch.no_grad():
             for width, height, first_bins in kinds:
                 # It would look at numbers, which are not there.
                 network.first_bins = lambda *_, bins=first_bins: bins  # type: ignore[method-assign]
                 camera = Camera(torch.eye(3), torch.eye(4), width, height)
                 image = torch.empty(3, height, width, dtype=dtype, device=device)
                 features = tiles.encode(ready, image, None)
-                bounds = torch.empty(2, device=device)
+                bounds = torch.empty(2)
                 tiles.search(
                     ready, [features] * config.views, [camera] * config.views, bounds, None, config.stages
                 )
