@@ -179,5 +179,5 @@ def test_a_cache_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch:
 
     check_cache(tmp_path / "new" / "cache")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(UnwritableCacheError, match="cache: .* TRITON_CACHE_DIR=FOLDER"):
+    with pytest.raises(UnwritableCacheError, match=r"cache: .*TRITON_CACHE_DIR=FOLDER"):
         check_cache(tmp_path / "cache")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gbinet.inference.shapes import Shape, ShapesOnly
+from gbinet.inference.shapes import EmptyTensor, ShapesOnly
 
 
 def work(x: torch.Tensor) -> list[torch.Tensor]:
@@ -30,7 +30,7 @@ def test_shapes_are_those_of_real_tensors() -> None:
         target = torch.empty(3, 4)
         assert target.add_(1) is target and target.contiguous() is target
     for one, other in zip(empty, real, strict=True):
-        assert isinstance(one, Shape) and (one.shape, one.stride()) == (other.shape, other.stride())
+        assert isinstance(one, EmptyTensor) and (one.shape, one.stride()) == (other.shape, other.stride())
         assert (one.dtype, one.device, one.storage_offset()) == (
             other.dtype, other.device, other.storage_offset(),
         )  # fmt: skip
@@ -39,6 +39,6 @@ def test_shapes_are_those_of_real_tensors() -> None:
 def test_what_does_not_concern_the_device_is_computed() -> None:
     with ShapesOnly(torch.device("lazy")), torch.no_grad():
         there = torch.empty(2, 2, device="lazy")
-        assert isinstance(there, Shape) and there.device.type == "lazy"
-        assert isinstance(there * torch.ones(2), Shape)
+        assert isinstance(there, EmptyTensor) and there.device.type == "lazy"
+        assert isinstance(there * torch.ones(2), EmptyTensor)
         assert float(torch.ones(2).sum()) == 2.0

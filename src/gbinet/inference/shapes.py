@@ -14,14 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 
-class Shape(torch.Tensor):
+class EmptyTensor(torch.Tensor):
     """Seems to lie on a device, and lies on the CPU."""
 
     held: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor, device: torch.device) -> Shape:
-        made: Shape = torch.Tensor._make_wrapper_subclass(
+    def __new__(cls, inner: Tensor, device: torch.device) -> EmptyTensor:
+        made: EmptyTensor = torch.Tensor._make_wrapper_subclass(
             cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(),
             dtype=inner.dtype, device=device,
         )  # fmt: skip
@@ -55,7 +55,7 @@ class ShapesOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **options)
         if func is torch.ops.aten.record_stream.default:  # nobody will use the memory
             return None
-        stand_ins = {id(t): t.held if isinstance(t, Shape) else _like(t) for t in given}
+        stand_ins = {id(t): t.held if isinstance(t, EmptyTensor) else _like(t) for t in given}
         back = {id(stand_ins[id(t)]): t for t in given}
         args, options = tree_map_only(Tensor, lambda t: stand_ins[id(t)], (args, options))
         if asked is not None:
@@ -64,11 +64,13 @@ class ShapesOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seen = {t.device.type: t.device for t in given}
         where = asked or seen.get(self.device.type) or next(iter(seen.values()), self.device)
         # What was written to in place, or comes back as it was, is the caller's own.
-        return tree_map_only(Tensor, lambda t: back[id(t)] if id(t) in back else Shape(t, where), result)
+        return tree_map_only(
+            Tensor, lambda t: back[id(t)] if id(t) in back else EmptyTensor(t, where), result
+        )
 
     def _concerns(self, given: list[Tensor], asked: torch.device | None) -> bool:
         """Whether an operation reads from the device or writes to it."""
-        if any(isinstance(t, Shape) or t.device.type == self.device.type for t in given):
+        if any(isinstance(t, EmptyTensor) or t.device.type == self.device.type for t in given):
             return True
         wanted = asked or (None if given else torch.device("cpu"))
         return wanted is not None and wanted.type == self.device.type
