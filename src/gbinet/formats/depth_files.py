@@ -56,7 +56,7 @@ def read_depth(path: str | Path, scale: float = 1.0) -> Array:
         values = values[..., 0]
     if values.ndim != 2 or values.size == 0:
         raise FormatError(path, f"a depth map is [H, W], this file holds {list(values.shape)}", "header")
-    return _clean(values, scale)
+    return np.require(_clean(values, scale), requirements="W")  # what was read is often locked
 
 
 def read_confidence(path: str | Path) -> Array | None:
@@ -185,12 +185,13 @@ def _to_array(values: Array | Tensor) -> Array:
 
 
 def _clean(values: Array, factor: float) -> Array:
-    """float32 copy times the factor; what is not a depth becomes 0."""
+    """float32, times the factor; what is not a depth becomes 0. A copy only where something changes."""
     with np.errstate(over="ignore", invalid="ignore"):
-        depth = values.astype(np.float32)
-        if factor != 1.0:
-            depth = (values * np.float64(factor)).astype(np.float32)
-    depth[~(np.isfinite(depth) & (depth > 0))] = 0
+        depth = values if factor == 1.0 else values * np.float64(factor)
+        depth = depth.astype(np.float32, copy=False)
+    unknown = ~(np.isfinite(depth) & (depth > 0))
+    if depth[unknown].view(np.uint32).any():  # not all of them are zeros, to the last bit
+        depth = np.where(unknown, np.float32(0), depth)
     return depth
 
 
@@ -285,7 +286,7 @@ def _write_npz(
             raise InputError(
                 f"{path}: confidence is {list(confidence.shape)}, the depth map {list(depth.shape)}"
             )
-        arrays["confidence"] = confidence.astype(np.float32)
+        arrays["confidence"] = confidence.astype(np.float32, copy=False)
     if made_by is not None:
         arrays[KEY] = as_array(made_by)
     with atomic_path(path) as temporary:

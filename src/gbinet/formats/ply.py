@@ -38,7 +38,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "num_views": ("num_views",),
 }
 _PLY_NAME = {"f4": "float", "f8": "double", "u1": "uchar"}
-_CHUNK = 1 << 20  # points turned into bytes at a time
+_CHUNK = 1 << 18  # points turned into bytes at a time
 _COUNT_DIGITS = 19  # room for any 64-bit count
 
 

@@ -59,7 +59,9 @@ class Compilers:
         self._requests: list[Request] = []
         self._answered: set[int] = set()
         self._scratch = tempfile.TemporaryDirectory(prefix="gbinet-kernels-", ignore_cleanup_errors=True)
-        environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TMPDIR": self._scratch.name}
+        # Only what is launched is stored: nobody reads the steps in between, and all would be loaded with it.
+        environment = {"TRITON_STORE_BINARY_ONLY": "1", **os.environ}
+        environment |= {"TRITON_CACHE_DIR": str(cache), "TMPDIR": self._scratch.name}
         self._process: subprocess.Popen[str] | None = None
         with suppress(OSError, ValueError):  # no such right, no memory: `left` says that all is left
             self._process = subprocess.Popen(

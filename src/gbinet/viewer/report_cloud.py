@@ -49,18 +49,23 @@ class CloudSample:
             self._thin()
 
     def _thin(self) -> None:
-        keys, points = torch.cat(self._keys), PointCloud.cat(self._parts)
-        self._keys, self._parts = [keys], [points]
-        if len(keys) > self.limit:
-            self._bound = float(np.partition(keys.numpy(), self.limit - 1)[self.limit - 1])
-            chosen = (keys <= self._bound).nonzero()[: self.limit, 0]  # of several at the bound, the first
-            self._keys, self._parts = [keys[chosen]], [points[chosen]]
+        """Part by part: all of them beside what is kept would be much memory."""
+        every = torch.cat(self._keys)
+        if len(every) <= self.limit:
+            return
+        self._bound = float(np.partition(every.numpy(), self.limit - 1)[self.limit - 1])
+        left = self.limit  # of several points at the bound, the first
+        for number, keys in enumerate(self._keys):
+            chosen = (keys <= self._bound).nonzero()[:left, 0]
+            self._keys[number], self._parts[number] = keys[chosen], self._parts[number][chosen]
+            left -= len(chosen)
 
     @property
     def cloud(self) -> PointCloud:
         if not self._parts:
             return PointCloud(torch.zeros(0, 3))
         self._thin()
+        self._keys, self._parts = [torch.cat(self._keys)], [PointCloud.cat(self._parts)]
         return self._parts[0]
 
 
