@@ -153,8 +153,8 @@ def test_a_large_cloud_fits_into_a_mail(ball_scene: SceneMaker, tmp_path: Path) 
     scene = ball_scene(views=2)
     generator = torch.Generator().manual_seed(0)
     noise = PointCloud(torch.rand(300_000, 3, generator=generator))  # nothing to compress
-    small = cloud_data(noise, scene, max_bytes=400_000)
-    whole = cloud_data(noise, scene, max_bytes=40_000_000)
+    small = cloud_data(noise, scene, max_bytes=lambda: 400_000)
+    whole = cloud_data(noise, scene, max_bytes=lambda: 40_000_000)
     assert len(small["points"]) <= 400_000 < len(whole["points"])
     count, everything = sum(small["counts"]), sum(whole["counts"])
     assert everything == 300_000 > count > 20_000
@@ -171,7 +171,7 @@ def test_packing_loses_no_point(count: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     local = torch.rand(count, 3, generator=generator, dtype=torch.float64) * 2 - 1
     views = torch.randint(1, 256, (count,), generator=generator, dtype=torch.uint8)
-    drawn = unpack(pack(PointCloud(local, num_views=views), local, 1_000_000))
+    drawn = unpack(pack(PointCloud(local, num_views=views), local, lambda: 1_000_000))
     assert sorted(drawn["views"].tolist()) == sorted(views.tolist())
     assert drawn["position"].shape == (count, 3) and drawn["size"].max(initial=0) < 16 * 4
 
@@ -210,7 +210,7 @@ def test_points_of_a_plane_are_as_large_as_they_are_far_apart(step: float) -> No
         for side, height in ((line, torch.tensor([-0.5])), (coarse, torch.tensor([0.5])))
     ]
     local = torch.cat(planes).double()
-    packed = pack(PointCloud(local), local[torch.randperm(len(local))], 10_000_000)
+    packed = pack(PointCloud(local), local[torch.randperm(len(local))], lambda: 10_000_000)
     drawn = unpack(packed)
     spacing = packed.spacing * 2.0 ** (drawn["size"] / 16)
     upper = drawn["position"][:, 2] > 32768

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +45,7 @@ class PackedCloud:
     spacing: float  # spacing of size 0, in units of the cube, when all points are drawn
 
 
-def pack(cloud: PointCloud, local: Tensor, max_bytes: int) -> PackedCloud:
+def pack(cloud: PointCloud, local: Tensor, max_bytes: Callable[[], int]) -> PackedCloud:
     """Pack points whose positions `local` [N, 3] lie in [-1, 1]; as many as fit into `max_bytes`."""
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "pack") as pool:
         ranking = pool.submit(np.random.default_rng(0).permutation, len(cloud))
@@ -58,7 +58,7 @@ def pack(cloud: PointCloud, local: Tensor, max_bytes: int) -> PackedCloud:
         rank = ranking.result()  # the first n ranks are a random share
         texts: list[str] = []
         counts: list[int] = []
-        start, count, left = 0, len(cloud), max_bytes
+        start, count, left = 0, len(cloud), max_bytes()
         while start < count:
             end = min(count, max(FIRST_LEVEL, GROWTH * start))
             text = _level(columns, (rank >= start) & (rank < end), pool)

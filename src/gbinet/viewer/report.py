@@ -6,6 +6,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,11 +65,16 @@ def write_report(path: Path, report: Report) -> Path:
         tables = f'<h2>Settings and figures</h2><div class="tables">{inside}</div>'
     data = None
     if report.cloud is not None and report.scene is not None:
-        sides = _sides_section(report.cloud, report.scene)
-        room = MOST_BYTES - sum(map(len, (*parts, views, tables, sides))) - 200_000
+        taken = sum(map(len, (*parts, views, tables))) + 200_000
         cards = {card.name: _card_id(i) for i, card in enumerate(report.views)}
-        data = cloud_data(report.cloud, report.scene, cards, max(room, 1_000_000))
-        parts.append(page.cloud(sum(data["counts"]), views_of(report.cloud)) + sides)
+        with ThreadPoolExecutor(1, "sides") as beside:
+            sides = beside.submit(_sides_section, report.cloud, report.scene)
+
+            def room() -> int:
+                return max(MOST_BYTES - taken - len(sides.result()), 1_000_000)
+
+            data = cloud_data(report.cloud, report.scene, cards, room)
+        parts.append(page.cloud(sum(data["counts"]), views_of(report.cloud)) + sides.result())
     parts += [views, tables]
     return write_text(path, page.whole(report.title, report.subtitle, "\n".join(parts), data))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -77,11 +77,15 @@ def views_of(cloud: PointCloud) -> tuple[int, int]:
 
 
 def cloud_data(
-    cloud: PointCloud, scene: Scene, cards: Mapping[str, str] | None = None, max_bytes: int = 12_000_000
+    cloud: PointCloud,
+    scene: Scene,
+    cards: Mapping[str, str] | None = None,
+    max_bytes: Callable[[], int] = lambda: 12_000_000,
 ) -> dict[str, Any]:
     """What report.js draws: points in a cube around the bulk of the cloud, and the cameras.
 
-    `cards` names the element of the page that shows a view's pictures.
+    `cards` names the element of the page that shows a view's pictures. `max_bytes` is asked for late: it may
+    depend on what is drawn meanwhile.
     """
     centre, radius = centre_and_radius(cloud)
     reach = 3 * radius  # far outliers are left out: they would take the precision from the rest
