@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -94,13 +94,22 @@ def compute_cloud(
     """See `fuse`. `wants`: of which views `on_view` needs depth map and photo beside the points."""
     views = None if cluster is None else views_on(cluster, scene, files, config, device, wants)
     where = pick_device(device) if cluster is None else torch.device("cpu")
-    # A stream of its own: it may run beside the network.
-    stream = torch.cuda.Stream(where) if where.type == "cuda" else None  # type: ignore[no-untyped-call]
-    with torch.cuda.device(where) if stream else nullcontext(), torch.cuda.stream(stream):
+    with _own_stream(where):
         return fuse(
             scene, depths, path, config,
             device=where, progress=progress, on_view=on_view, views=views, writer=writer,
         )  # fmt: skip
+
+
+@contextmanager
+def _own_stream(device: torch.device) -> Iterator[None]:
+    """On a GPU, this thread's work runs beside that of others, and before it: it is little, and waited for."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+    with torch.cuda.device(device), torch.cuda.stream(stream):
+        yield
 
 
 def tile_writer(cluster: Cluster | None, folder: Path, edge: float) -> TileWriter:
