@@ -103,7 +103,7 @@ def compute_cloud(
 
 @contextmanager
 def _own_stream(device: torch.device) -> Iterator[None]:
-    """On a GPU, this thread's work runs beside that of others, and before it: it is little, and waited for."""
+    """On a GPU, this thread's work runs beside that of others and before it: it is little and waited for."""
     if device.type != "cuda":
         yield
         return
