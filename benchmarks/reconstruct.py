@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import json
+import logging
 import os
 import pstats
 import resource
@@ -64,6 +65,7 @@ def measured(options: argparse.Namespace) -> dict[str, object]:
         keep_freed_memory()
     except ImportError:  # an older tree
         pass
+    logging.basicConfig(level=logging.INFO)  # why kernels could not be compiled beforehand, say
     base = preset("balanced")
     longer = max(int(side) for side in options.size.split("x"))
     depth = replace(base.depth, max_size=longer, views=options.sources + 1, device=options.device)

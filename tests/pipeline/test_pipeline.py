@@ -197,6 +197,21 @@ def test_a_cloud_that_is_fused_beside_depth_is_the_same(
     assert len(again.depth.computed) == 1 and again.cloud.read_bytes() == after.cloud.read_bytes()
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_a_cloud_that_is_fused_beside_depth_is_the_same(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With streams, graphs and threads."""
+    scene, settings = ball_scene(views=12, width=320, height=256), DepthConfig(views=3, device="cuda")
+    config = ReconstructConfig(depth=settings)
+    beside = run(scene, None, tmp_path / "beside", config)
+    again = run(scene, None, tmp_path / "again", config)
+    _beside(monkeypatch, room=0)
+    after = run(scene, None, tmp_path / "after", config)
+    assert after.points > 0 and beside.cloud.read_bytes() == after.cloud.read_bytes()
+    assert again.cloud.read_bytes() == after.cloud.read_bytes()
+
+
 def test_who_fails_beside_the_other_is_heard(
     ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

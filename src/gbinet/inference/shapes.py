@@ -40,7 +40,7 @@ class ShapesOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.device = device
+        self.device = _numbered(device)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -50,7 +50,7 @@ class ShapesOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
         given = [t for t in tree_flatten((args, options))[0] if isinstance(t, Tensor)]
-        asked = None if options.get("device") is None else torch.device(options["device"])
+        asked = None if options.get("device") is None else _numbered(torch.device(options["device"]))
         if not self._concerns(given, asked):
             return func(*args, **options)
         if func is torch.ops.aten.record_stream.default:  # nobody will use the memory
@@ -74,6 +74,11 @@ class ShapesOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return True
         wanted = asked or (None if given else torch.device("cpu"))
         return wanted is not None and wanted.type == self.device.type
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """As tensors name it."""
+    return torch.device("cuda", torch.cuda.current_device()) if str(device) == "cuda" else device
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -91,7 +91,9 @@ def cloud_data(
     reach = 3 * radius  # far outliers are left out: they would take the precision from the rest
     local = cloud.xyz.to(torch.float64, copy=True).sub_(centre).div_(reach)
     near = ((local >= -1) & (local <= 1)).all(-1)
-    packed = pack(cloud[near], local[near], max_bytes)
+    most_views = views_of(cloud)[1]
+    cloud, local = cloud[near], local[near]  # what they were made from is let go: it is large
+    packed = pack(cloud, local, max_bytes)
     front, up = front_and_up(scene, centre)
     pose = orbit(torch.zeros(3, dtype=torch.float64), 1.0, front, up, 0, 0)
     right, down, forward = pose[:3, :3]
@@ -100,7 +102,7 @@ def cloud_data(
         "lengths": packed.lengths,
         "counts": packed.counts,
         "spacing": packed.spacing,
-        "maxViews": views_of(cloud)[1],
+        "maxViews": most_views,
         "axes": [right.tolist(), (-forward).tolist(), (-down).tolist()],  # side, front, up
         "distance": 2.1 * radius / reach,
         "ramp": table("confidence", 9).tolist(),
