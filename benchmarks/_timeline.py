@@ -33,6 +33,7 @@ RECONSTRUCT: Parts = {
     "opening": ("gbinet.pipeline.reconstruct:prepare",),
     "kernels": ("gbinet.pipeline.reconstruct:prepare_kernels",),
     "kernels: rehearsal": ("gbinet.inference.compiling:_rehearse", "gbinet.pipeline.kernels:rehearse"),
+    "kernels: loaded beside": ("gbinet.inference.compiling:load_kernels",),
     "kernels: loaded from the cache": ("triton.compiler.compiler:CompiledKernel.__init__",),
     "kernels: brought to the GPU": ("triton.compiler.compiler:CompiledKernel._init_handles",),
     "depth": ("gbinet.pipeline.computing:estimate_depths",),

@@ -94,6 +94,27 @@ def test_kernels_are_compiled_ahead_and_found_by_those_who_launch_them(
     assert answer(script) == (f"0 {in_the_cache}" if processes else "3 []")  # there, they are in memory
 
 
+def test_what_was_compiled_is_loaded_before_it_is_launched(tmp_path: Path) -> None:
+    """From the list that the one who compiled has left; launches find all of it in memory."""
+    loading = """
+from contextlib import nullcontext
+from triton.compiler.compiler import CompiledKernel
+from gbinet.formats.atomic import write_json
+from gbinet.inference.compiling import load_kernels
+brought = []
+CompiledKernel._init_handles = lambda self: brought.append(self.name)
+torch.cuda.device = lambda _: nullcontext()
+with compiling_only(Path(CACHE)) as asked:
+    launch()
+load_kernels(write_json(Path(CACHE) / "mark", {"kernels": asked.requests}), torch.device("cpu"))
+here = len(compiled)
+as_if_launched()
+print(sorted(brought), compiled[here:])
+"""
+    script = _COMPILE.partition("told = []")[0] + loading
+    assert answer(script.replace("CACHE", repr(str(tmp_path)))) == "['_agree', '_points', '_sight'] []"
+
+
 @pytest.mark.slow
 def test_who_is_told_how_far_it_is_may_give_up(tmp_path: Path) -> None:
     script = """

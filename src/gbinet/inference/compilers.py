@@ -39,9 +39,9 @@ class Request(NamedTuple):
     warp_size: int
 
 
-def compile_here(request: Request) -> None:
-    """Compile one in this process."""
-    getattr(import_module(request.module), request.name).preload(request.specialization)
+def compile_here(request: Request) -> Any:
+    """Compile one in this process, or take it from the cache; whoever launches it has it at once."""
+    return getattr(import_module(request.module), request.name).preload(request.specialization)
 
 
 def hash_triton() -> None:
@@ -56,7 +56,7 @@ class Compilers:
     """The process, while a `with` block lasts. What it has not done by then is given up."""
 
     def __init__(self, cache: Path) -> None:
-        self._requests: list[Request] = []
+        self.requests: list[Request] = []
         self._answered: set[int] = set()
         self._scratch = tempfile.TemporaryDirectory(prefix="gbinet-kernels-", ignore_cleanup_errors=True)
         # Only what is launched is stored: nobody reads the steps in between, and all would be loaded with it.
@@ -78,12 +78,8 @@ class Compilers:
     def __enter__(self) -> Compilers:
         return self
 
-    @property
-    def count(self) -> int:
-        return len(self._requests)
-
     def submit(self, request: Request) -> None:
-        self._requests.append(request)
+        self.requests.append(request)
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):  # it has died
                 self._process.stdin.write(json.dumps(request) + "\n")
@@ -93,13 +89,13 @@ class Compilers:
         """How many are done, each time one more is; ends when all are, or when the process has died."""
         if self._process is None or self._process.stdout is None:
             return
-        while len(self._answered) < len(self._requests) and (line := self._process.stdout.readline()):
+        while len(self._answered) < len(self.requests) and (line := self._process.stdout.readline()):
             self._answered.add(int(line))
             yield len(self._answered)
 
     def left(self) -> list[Request]:
         """What has not been tried."""
-        return [r for number, r in enumerate(self._requests) if number not in self._answered]
+        return [r for number, r in enumerate(self.requests) if number not in self._answered]
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:

@@ -24,7 +24,9 @@ from torch import Tensor
 from gbinet import ops
 from gbinet.camera import Camera
 from gbinet.errors import GBiNetError
+from gbinet.formats.atomic import write_json
 from gbinet.formats.lock import locked
+from gbinet.formats.reading import read_record
 from gbinet.inference import tiles
 from gbinet.inference.compilers import Compilers, Request, compile_here
 from gbinet.inference.device import pick_device, pick_precision
@@ -86,19 +88,27 @@ def compile_kernels(
     try:
         mark = _mark(model, config, kinds, device)
         if mark.exists():
+            threading.Thread(target=load_kernels, args=(mark, device), name="kernels", daemon=True).start()
             return
         check_cache(mark.parent)
         with locked(mark.parent, wait=True):  # several that start together compile once
             if mark.exists():
                 return
-            with torch.cuda.device(device), compiling_only(mark.parent, tell):
+            with torch.cuda.device(device), compiling_only(mark.parent, tell) as compilers:
                 others()
                 _rehearse(model, config, kinds, device)
-            mark.touch()
+            write_json(mark, {"kernels": compilers.requests})
     except UnwritableCacheError:
         raise
     except Exception as error:  # it would only have saved time
         log.info("kernels are compiled when they are needed (%s)", error)
+
+
+def load_kernels(mark: Path, device: torch.device) -> None:
+    """Bring what an earlier run has compiled to the GPU: in a thread, while photos are looked at."""
+    with suppress(Exception), torch.cuda.device(device):  # it would only have saved time
+        for words in read_record(mark)["kernels"]:
+            compile_here(Request(*words))._init_handles()
 
 
 class UnwritableCacheError(GBiNetError):
@@ -116,22 +126,22 @@ def check_cache(cache: Path) -> None:
 
 
 @contextmanager
-def compiling_only(cache: Path, tell: Tell | None = None) -> Iterator[None]:
+def compiling_only(cache: Path, tell: Tell | None = None) -> Iterator[Compilers]:
     """Kernels that this thread launches inside are compiled by other processes, and not launched."""
     began = time.perf_counter()
     with Compilers(cache) as compilers:
         with noting_launches(compilers.submit):
-            yield
+            yield compilers
         for done in compilers.finished():
             if tell:
-                tell(done, compilers.count)
+                tell(done, len(compilers.requests))
         left = compilers.left()
     for request in left:  # where no process could be started
         with suppress(Exception):  # whoever launches a kernel that cannot be compiled will see why
             compile_here(request)
         if tell:
-            tell(compilers.count - len(left) + 1 + left.index(request), compilers.count)
-    log.info("%d kernels were compiled in %.1f s", compilers.count, time.perf_counter() - began)
+            tell(len(compilers.requests) - len(left) + 1 + left.index(request), len(compilers.requests))
+    log.info("%d kernels were compiled in %.1f s", len(compilers.requests), time.perf_counter() - began)
 
 
 @contextmanager
