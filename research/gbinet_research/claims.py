@@ -12,16 +12,20 @@ from gbinet_research.variants import label_of
 NOT_YET = "not measured yet at this budget."
 
 
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
 def claims(results: Results) -> str:
     """All of them, as a Markdown list."""
-    return "\n".join(f"- **{claim}** {verdict(results)}" for claim, verdict in CLAIMS)
+    return "\n".join(f"- **{claim}** {_sentence(verdict(results))}" for claim, verdict in CLAIMS)
 
 
 def beyond(results: Results) -> str:
-    """What the paper does not claim: the design that ships against the dense search, with the same help."""
+    """What the paper does not claim: our designs against the dense search, with the same help too."""
     rows = (("again", "coarse-to-fine"), ("again", "coarse-to-fine-helped"), ("shipped", "coarse-to-fine"))
     return "\n".join(
-        f"- {label_of(ahead)} against {label_of(behind)}: {_ahead(results, ahead, behind)}"
+        f"- **Ahead of {label_of(behind)}: {label_of(ahead)}.** {_sentence(_ahead(results, ahead, behind))}"
         for ahead, behind in rows
         if ahead in results and behind in results
     )
@@ -36,10 +40,10 @@ def _ahead(results: Results, ahead: str, behind: str, stage: int | None = None) 
     won = [t for t, one, other in pairs if (one or 0) - (other or 0) > (chance(results, t) or 0.0)]
     figures = "; ".join(f"{one:.1f} against {other:.1f} % within {t:g} mm" for t, one, other in pairs)
     if len(won) == len(pairs):
-        return f"Shown: {figures}."
+        return f"shown: {figures}."
     if not won:
-        return f"Not shown: {figures}."
-    return f"Shown in part, within {' and '.join(f'{t:g}' for t in won)} mm: {figures}."
+        return f"not shown: {figures}."
+    return f"shown in part, within {' and '.join(f'{t:g}' for t in won)} mm: {figures}."
 
 
 def _less(results: Results, less: str, more: Sequence[str], part: str, words: str) -> str:
@@ -55,7 +59,7 @@ def _less(results: Results, less: str, more: Sequence[str], part: str, words: st
 
 def _accuracy(behind: str) -> Callable[[Results], str]:
     def verdict(results: Results) -> str:
-        found = [f"Updated per stage, as published: {_ahead(results, 'gbinet-per-stage', behind)}"]
+        found = [f"updated per stage, as published: {_ahead(results, 'gbinet-per-stage', behind)}"]
         if "gbinet" in results:
             found.append(f"Updated once per batch: {_ahead(results, 'gbinet', behind)}")
         return " ".join(found)
@@ -72,7 +76,7 @@ def _memory(results: Results) -> str:
 def _tolerance(results: Results) -> str:
     found = _ahead(results, "gbinet", "binet")
     if found == NOT_YET:
-        return found.capitalize()
+        return found
     none, one = (results.valid(name).get(8) for name in ("binet", "gbinet"))
     return f"{found} Of the pixels, {none:.1f} % without and {one:.1f} % with them are valid at stage 8."
 
@@ -80,17 +84,17 @@ def _tolerance(results: Results) -> str:
 def _second(results: Results) -> str:
     found = _ahead(results, "gbinet-6", "gbinet")
     if found == NOT_YET:
-        return found.capitalize()
+        return found
     memory = [results.cost(name, "network", "peak_mib") for name in ("gbinet-6", "gbinet")]
     known = "" if None in memory else f" Memory: {memory[0]:,.0f} against {memory[1]:,.0f} MiB."
-    return f"Depth maps, where the paper sees 2 to 4 points more: {found[0].lower()}{found[1:]}{known}"
+    return f"Depth maps, where the paper sees 2 to 4 points more: {found}{known}"
 
 
 def _converges(results: Results) -> str:
     """On the network that is updated as published, where it is there."""
     name = "gbinet-per-stage" if "gbinet-per-stage" in results else "gbinet"
     if name not in results:
-        return NOT_YET.capitalize()
+        return NOT_YET
     words = []
     for threshold in (0.125, 0.5):
         six, seven, eight, nine = (results.percent(name, threshold, stage) or 0.0 for stage in (6, 7, 8, 9))
@@ -99,15 +103,13 @@ def _converges(results: Results) -> str:
             f"{'shown' if settled else 'not shown'} within {threshold:g} mm "
             f"({six:.1f}, {seven:.1f}, {eight:.1f}, {nine:.1f} % after 6 to 9 stages)"
         )
-    text = "; ".join(words)
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{'; '.join(words)}."
 
 
 def _updating(results: Results) -> str:
     found = _ahead(results, "gbinet-per-stage", "gbinet")
-    shares = found if found == NOT_YET else f"{found[0].lower()}{found[1:]}"
     memory = _less(results, "gbinet-per-stage", ("gbinet-accumulate",), "training", "Training memory")
-    return f"Accuracy, per stage ahead of one update a batch (accumulate's gradient): {shares} {memory}"
+    return f"Accuracy, per stage ahead of one update a batch (accumulate's gradient): {found} {memory}"
 
 
 def _elsewhere(results: Results) -> str:

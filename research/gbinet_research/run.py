@@ -206,7 +206,9 @@ def _loop(
             shown = now
             for training in going:
                 training.check()
-            losses = ", ".join(f"{name} {float(m[-1, 2] / m[-1, 0]):.3f}" for name, m in measures.items())
+            losses = ", ".join(
+                f"{name} {float(m[-1, 2] / m[-1, 0].clamp(min=1)):.3f}" for name, m in measures.items()
+            )
             failures = {t.trainer.runner.failure for t in going} - {""}
             note = f"; without a CUDA graph: {failures}" if failures else ""
             tell(f"step {step + 1} of {budget.steps}, {now - began:.0f} s; last stage's loss: {losses}{note}")

@@ -27,13 +27,16 @@ def searches_table(results: Results) -> str:
 
 
 def ladder_table(results: Results) -> str:
-    """One lever per row, each with all levers above it."""
+    """One lever per row, with all levers above it; what rows that are not there add stands in the next."""
     columns = ["row", "lever", *_SHARES, "edge band: % < 1 mm", *_COSTS]
-    rows = []
-    for name in _known(results, "ladder"):
-        edge = number(results.edge_band(name, 1.0), 1)
-        label = VARIANTS[name].label
-        rows.append([f"`{name}`", label, *shares(results, name), edge, *_costs(results, name)])
+    rows: list[list[str]] = []
+    levers: list[str] = []
+    for name in LADDER:
+        levers.append(VARIANTS[name].label)
+        if name in results:
+            edge = number(results.edge_band(name, 1.0), 1)
+            rows.append([f"`{name}`", " ".join(levers), *shares(results, name), edge, *_costs(results, name)])
+            levers = []
     return _with_missing(results, "ladder", markdown_table(columns, rows))
 
 
