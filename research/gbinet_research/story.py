@@ -11,7 +11,7 @@ from gbinet.evaluation.depth import THRESHOLDS
 from gbinet.evaluation.plots import Curve, plot, ramp
 from gbinet.evaluation.scores import markdown_table
 from gbinet_research.results import Results
-from gbinet_research.tables import number
+from gbinet_research.tables import NOT_KNOWN, number
 from gbinet_research.variants import COMPARISONS, LADDER, MOST_STAGES, VARIANTS, label_of
 
 _SHARES = [f"% < {t:g} mm" for t in THRESHOLDS]
@@ -23,7 +23,7 @@ def searches_table(results: Results) -> str:
         [label_of(name), *shares(results, name), *_costs(results, name)]
         for name in _known(results, "searches")
     ]
-    return _with_missing(results, "searches", markdown_table(["search", *_SHARES, *_COSTS], rows))
+    return _with_missing(results, "searches", _table(["search", *_SHARES, *_COSTS], rows))
 
 
 def ladder_table(results: Results) -> str:
@@ -37,7 +37,7 @@ def ladder_table(results: Results) -> str:
             edge = number(results.edge_band(name, 1.0), 1)
             rows.append([f"`{name}`", " ".join(levers), *shares(results, name), edge, *_costs(results, name)])
             levers = []
-    return _with_missing(results, "ladder", markdown_table(columns, rows))
+    return _with_missing(results, "ladder", _table(columns, rows))
 
 
 def ladder_valid_table(results: Results) -> str:
@@ -87,6 +87,12 @@ def _costs(results: Results, name: str) -> list[str]:
         number(results.cost(name, "engine", "milliseconds"), 1),
         number(results.cost(name, "engine", "peak_mib"), 0),
     ]
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Without the columns of which nothing is known yet."""
+    keep = [k for k in range(len(columns)) if any(row[k] != NOT_KNOWN for row in rows)]
+    return markdown_table([columns[k] for k in keep], [[row[k] for k in keep] for row in rows])
 
 
 def _known(results: Results, comparison: str) -> list[str]:

@@ -25,7 +25,8 @@ COLOURS: tuple[Colour, ...] = (
     *((31, 99, 178), (214, 96, 32), (46, 140, 87), (140, 70, 160)),
     *((200, 30, 60), (120, 120, 120), (20, 160, 180), (190, 150, 20), (20, 20, 20), (230, 120, 170)),
 )
-_BESIDE = 5  # curves or more have their names beside the plot
+_LEGEND = 150  # px, its width; longer names, and more of them than so many, stand beside the plot
+_MOST_INSIDE = 4
 _LETTER = 7  # px, about, of a name
 
 # Small error to large: blue, green, yellow, red. Grey: no answer.
@@ -85,8 +86,9 @@ def plot(
     if x_names:
         x_ticks = [float(k) for k in range(len(x_names))]
     y_ticks = [bottom + t for t in ticks((top or max(float(c.y.max()) for c in curves)) - bottom)]
-    beside = len(curves) >= _BESIDE
-    room = 50 + _LETTER * max(len(c.label) for c in curves) if beside else 0
+    legend = 20 + _LETTER * max(len(c.label) for c in curves)
+    beside = len(curves) > _MOST_INSIDE or (len(curves) > 1 and legend > _LEGEND)
+    room = legend + 20 if beside else 0
     image = Image.new("RGB", ((_WIDTH + room) * _SCALE, _HEIGHT * _SCALE), _PAPER)
     draw = ImageDraw.Draw(image)
 
@@ -151,7 +153,7 @@ def _draw_axes(
 
 def _legend_corner(curves: Sequence[Curve], to_canvas: ToCanvas) -> tuple[float, float]:
     """Left and upper end of the legend: in the corner of the plot with the fewest lines behind it."""
-    width, height = 150, 20 * len(curves)
+    width, height = _LEGEND, 20 * len(curves)
     points = []  # close to each other along the curves
     for curve in curves:
         x = (curve.x[1:] + curve.x[:-1]) / 2 if len(curve.x) > len(curve.y) else curve.x
