@@ -47,9 +47,8 @@ def error_colours(errors: Floats, largest: float) -> NDArray[np.uint8]:
 
 
 def ramp(position: float) -> Colour:
-    """From light to dark blue, for curves that follow each other. position in [0, 1]."""
-    light, dark = np.array([165, 200, 240]), np.array([8, 28, 80])
-    red, green, blue = np.rint(light + position * (dark - light)).astype(int).tolist()
+    """From red over yellow to blue, for curves that follow each other. position in [0, 1]."""
+    red, green, blue = (int(value) for value in error_colours(np.array(1 - position), 1.0))
     return red, green, blue
 
 
