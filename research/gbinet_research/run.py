@@ -138,15 +138,14 @@ def train_together(
     if not missing:
         return
     device = pick_device()
-    began = time.monotonic()
     # The samples of all are those of the budget's seed, whatever their own.
     first = replace(train_config(missing[0], budget), seed=budget.seed)
     stream = stream or open_stream(first, Processes(), device)
     trainings = [Training(variant, budget, work, stream, device) for variant in missing]
     if not _loop(trainings, stream, budget, device, 60 * minutes, tell):
         return
-    seconds = time.monotonic() - began
     for training in trainings:
+        training.save()  # what fails from here on is done again without training
         if training.failure:
             tell(f"{training.variant.name}: given up: {training.failure}")
     trainings = [t for t in trainings if not t.failure]
@@ -157,11 +156,14 @@ def train_together(
         trained: dict[str, object] = {
             "samples": progress.samples,
             "steps": progress.step,
-            "seconds": seconds,
+            "seconds": progress.seconds,
             "side_by_side": names,  # the seconds are of all of them together
-            "skipped": float(training.trainer.optimiser.skipped),
+            "skipped": progress.skipped,
         }
-        _score(training.variant, training.finish(), trained, budget, out, samples, tell)
+        try:
+            _score(training.variant, training.finish(), trained, budget, out, samples, tell)
+        except (GBiNetError, RuntimeError) as error:
+            tell(f"{training.variant.name}: could not be scored: {error}; run it again")
 
 
 def _is_finished(variant: Variant, budget: Budget, out: Path, tell: Tell) -> bool:

@@ -126,6 +126,26 @@ def test_one_that_fails_does_not_stop_the_others(together: Together, monkeypatch
     assert any("binet: given up: not finite" in line for line in together.said)
 
 
+def test_what_could_not_be_scored_is_not_trained_again(
+    together: Together, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validate = run.validate
+
+    def fail(model: GBiNet, *rest: Any) -> Any:
+        if isinstance(model, DenseNet):
+            raise RuntimeError("CUDA out of memory")
+        return validate(model, *rest)
+
+    monkeypatch.setattr(run, "validate", fail)
+    together("dense-linear", "binet")
+    assert together.stored("binet") and not (together.out / "dense-linear.json").exists()
+    assert any("dense-linear: could not be scored" in line for line in together.said)
+    monkeypatch.setattr(run, "validate", validate)
+    monkeypatch.setattr(run.Training, "train", None)
+    together("dense-linear", "binet")
+    assert together.stored("dense-linear")["trained"]["samples"] == 2
+
+
 def test_weights_are_taken_over_as_far_as_they_fit() -> None:
     torch.manual_seed(0)
     given, model = GBiNet(VARIANTS["learned"].config), GBiNet(VARIANTS["again"].config)
