@@ -85,10 +85,11 @@ class Results:
         return None if share is None else 100 * share
 
     def valid(self, name: str) -> dict[int, float]:
-        """Stage -> per cent of pixels whose true depth is still in a bin, to the variant's last stage."""
-        content = self.variants.get(VARIANTS[name].trained, {})
+        """Stage -> per cent of pixels whose true depth is still in a bin, to the last that is validated."""
+        variant = VARIANTS[name]
+        content = self.variants.get(variant.trained, {})
         shares = content.get("validation", {}).get("valid_share", {})
-        return {int(stage): 100 * share for stage, share in shares.items()}
+        return {int(k): 100 * share for k, share in shares.items() if int(k) <= variant.most_stages}
 
     def edge_band(self, name: str, threshold: float) -> float | None:
         """Per cent of the pixels within 2 px of a depth edge; what the network gives."""
