@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,10 +20,10 @@ from gbinet.provenance import hash_of
 from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder
 from gbinet_research.dense import DenseNet
-from gbinet_research.run import Tell, read_result, variant_of
-from gbinet_research.variants import MOST_STAGES, Budget
+from gbinet_research.results import CLOUDS, read_result
+from gbinet_research.run import Tell
+from gbinet_research.variants import MOST_STAGES, Budget, Variant
 
-FILE = "clouds.json"
 FIRST_SEED = 8  # of the scenes
 MILLIMETRES = 1000.0  # per unit of the scenes, which is the metre
 CUT = 0.02  # metres: as in DTU's protocol, larger distances do not count
@@ -30,17 +31,18 @@ CUT = 0.02  # metres: as in DTU's protocol, larger distances do not count
 FUSION = FusionConfig(min_confidence=0.0, blank_confidence=0.0, keep_burnt_out=True)
 
 
-def score_clouds(names: tuple[str, ...], budget: Budget, out: Path, work: Path, tell: Tell) -> None:
+def score_clouds(variants: Sequence[Variant], budget: Budget, out: Path, work: Path, tell: Tell) -> None:
     """Write clouds.json from the NAME.safetensors in `out`; scores of the same weights stay."""
-    path = out / FILE
+    path = out / CLOUDS
     found = read_result(path) or {}
     scenes: list[Scene] = []
-    for name in names:
+    for variant in variants:
+        name = variant.name
         weights = out / f"{name}.safetensors"
         if not weights.is_file():
             tell(f"{name}: no weights in {out} yet, so no cloud")
             continue
-        model = variant_of(name).network.from_pretrained(weights)
+        model = variant.network.from_pretrained(weights)
         key = {"weights": hash_of(model), "scenes": budget.cloud_scenes, "size": list(budget.cloud_size)}
         stored = found.get(name)
         if isinstance(stored, dict) and stored.get("key") == key:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,33 +14,39 @@ from gbinet.inference.device import is_out_of_memory, pick_device
 from gbinet.inference.prepare import prepare
 from gbinet.inference.resources import Resources, measure, views_in_a_row
 from gbinet.model.gbinet import GBiNet
+from gbinet.provenance import software
 from gbinet.scenes.batch import Batch, collate
 from gbinet.training.distributed import Processes
-from gbinet.training.graph import eager_step
+from gbinet.training.graph import StepRunner, eager_step
 from gbinet.training.optimise import Optimiser, to_channels_last
 from gbinet.training.updates import Step
-from gbinet_research.run import Tell, read_result, variant_of
+from gbinet_research.results import COSTS, Results, read_result
+from gbinet_research.run import Tell
 from gbinet_research.variants import Budget, Variant, train_config
 
-FILE = "costs.json"
 
-
-def measure_costs(names: tuple[str, ...], budget: Budget, out: Path, tell: Tell, repeat: int = 5) -> None:
+def measure_costs(
+    variants: Sequence[Variant], budget: Budget, out: Path, tell: Tell, repeat: int = 5
+) -> None:
     """Write costs.json; what is in it already stays. Run it alone: others on the GPU change the times."""
-    path = out / FILE
+    path = out / COSTS
     costs = read_result(path) or {}
     device = pick_device()
-    for name in names:
-        if name in costs:
+    for variant in variants:
+        if variant.name in costs:
             continue
-        variant = variant_of(name)
-        # How it is trained does not change what a depth map costs: the plain variant of a network tells.
-        parts = ("training",) if "update" in variant.changes else ("training", "network", "engine")
+        # Seeds, and for depth maps how it was trained, do not matter: one of several that are alike tells.
+        known = Results({}, costs, {})
+        parts = [p for p in PARTS if known.cost(variant.name, p, "milliseconds") is None]
+        if variant.weights_of and "training" in parts:
+            parts.remove("training")
+        if not parts:
+            continue
         figures = {part: _guarded(partial(PARTS[part], variant, budget, device, repeat)) for part in parts}
         where = torch.cuda.get_device_name() if device.type == "cuda" else str(device)
-        costs[name] = {**figures, "device": where}
+        costs[variant.name] = {**figures, "device": where, "measured_by": software()}
         write_json(path, costs)
-        tell(f"{name}: {costs[name]}")
+        tell(f"{variant.name}: {costs[variant.name]}")
 
 
 def _guarded(run: Callable[[], Resources]) -> dict[str, object]:
@@ -81,7 +87,8 @@ def _depth_map(model: GBiNet, budget: Budget, device: torch.device, repeat: int)
 
 
 def _training(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Resources:
-    """A whole step, launched piece by piece, on images at random: their content changes no memory."""
+    """A whole step on images at random: their content changes neither memory nor time. The peak is of a step
+    launched piece by piece, the time of a recorded one where that is possible: as training runs it."""
     config = train_config(variant, budget)
     torch.manual_seed(0)
     model = variant.network(variant.config).to(device).train()
@@ -99,7 +106,9 @@ def _training(variant: Variant, budget: Budget, device: torch.device, repeat: in
     )
     batch = collate([one] * budget.batch_size)
     step = Step(config, config.network.stages, loss=variant.loss)
-    milliseconds, peak = measure(lambda: eager_step(model, optimiser, batch, step), device, repeat)
+    _, peak = measure(lambda: eager_step(model, optimiser, batch, step), device, 1)
+    runner = StepRunner(model, optimiser)
+    milliseconds, _ = measure(lambda: runner(batch, step), device, repeat)
     return Resources(budget.width, budget.height, budget.views, milliseconds, peak)
 
 

@@ -22,6 +22,7 @@ from gbinet.model.gbinet import GBiNet, Stage
 from gbinet.model.search import SearchState
 from gbinet.ops.cost_volume import Maps, reference_size
 from gbinet.ops.shares import shares
+from gbinet.ops.smooth import smoothed
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class DenseConfig(GBiNetConfig):
 
     hypotheses: tuple[int, ...] = ()  # of each stage
     windows: tuple[float, ...] = ()  # width of each stage's window, as a share of the range
+    # Of each stage, or none: its answers are averaged over so many pixels around, as far as they are less
+    # than this share of the range away (what smoothing does for the binary search, whose reach is in cells)
+    settling: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +49,8 @@ class DenseConfig(GBiNetConfig):
             )
         if self.stages > len(self.hypotheses):
             raise InputError(f"this search has {len(self.hypotheses)} stages, got stages = {self.stages}")
+        if len(self.settling) not in (0, len(self.hypotheses)):
+            raise InputError(f"settling needs two numbers per stage or none, got {self.settling}")
         binary = ("first_spacing", "edge_cells", "smoothing", "choice_widths")
         if any(getattr(self, name) for name in binary) or self.confidence != "largest":
             raise InputError(
@@ -63,10 +69,16 @@ class DenseConfig(GBiNetConfig):
 
 # At their published sizes. MVSNet: 192 hypotheses over the range, at 1/4 of the image's size. CasMVSNet: 48,
 # 32, 8 hypotheses at 1/4, 1/2 and full size; 4, 2 and 1 of MVSNet's steps apart.
+_CASCADE = DenseConfig(
+    hypotheses=(48, 32, 8), windows=(1.0, 64 / 192, 8 / 192), stages=3, scale_of_stage=(1, 2, 3)
+)
 PRESETS = {
     "dense-linear": DenseConfig(hypotheses=(192,), windows=(1.0,), stages=1, scale_of_stage=(1,)),
-    "coarse-to-fine": DenseConfig(
-        hypotheses=(48, 32, 8), windows=(1.0, 64 / 192, 8 / 192), stages=3, scale_of_stage=(1, 2, 3)
+    "coarse-to-fine": _CASCADE,
+    # With the help that the binary search has, where it applies: at the same scale the same radius, and the
+    # same reach as a share of the range (6 of 192 cells, 12 of 768, 32 of 1536). Its read-out is continuous.
+    "coarse-to-fine-helped": replace(
+        _CASCADE, inverse_depth=True, settling=((1, 6 / 192), (2, 12 / 768), (5, 32 / 1536))
     ),
 }
 
@@ -80,7 +92,7 @@ class DenseSearch:
 
     def __init__(self, config: DenseConfig) -> None:
         self.grid = config.grid  # of which only the mapping of positions to depths is used
-        self.counts, self.windows = config.hypotheses, config.windows
+        self.counts, self.windows, self.settling = config.hypotheses, config.windows, config.settling
 
     def start(self, depth_range: Tensor, height: int, width: int) -> SearchState:
         cell = torch.zeros(len(depth_range), height, width, dtype=torch.int32, device=depth_range.device)
@@ -106,6 +118,8 @@ class DenseSearch:
     def follow(self, state: SearchState, logits: Tensor) -> SearchState:
         """The state after a stage that said `logits` [B, D, h, w]. No gradient flows through it."""
         place = self._expected_place(state, shares(logits.detach().float()))
+        if self.settling:
+            place = smoothed(place, *self.settling[state.stage])
         return replace(state, stage=state.stage + 1, place=place)
 
     def depth(self, state: SearchState) -> Tensor:

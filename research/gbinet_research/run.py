@@ -1,4 +1,8 @@
-"""One variant: train, score, write its result. What is finished is not done again."""
+"""Variants in training side by side: every batch is rendered once and handed to all of them.
+
+At the sizes of the comparison one network does not keep a GPU busy and waits for the renderer. What a variant
+becomes does not depend on who is trained beside it.
+"""
 
 from __future__ import annotations
 
@@ -8,111 +12,257 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
-from gbinet.errors import FormatError, InputError
+from gbinet.errors import GBiNetError, InputError
 from gbinet.evaluation.scores import write_json
-from gbinet.formats.reading import read_json
 from gbinet.inference.device import pick_device
+from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
 from gbinet.scenes.batch import Batch
 from gbinet.training import checkpoint
-from gbinet.training.progress import line
-from gbinet.training.samples import validation_batches
-from gbinet.training.trainer import train
+from gbinet.training.distributed import Processes
+from gbinet.training.samples import Stream, open_stream, validation_batches
+from gbinet.training.trainer import Trainer
 from gbinet.training.validate import validate
-from gbinet_research.variants import VARIANTS, Budget, Variant, train_config
+from gbinet_research.results import read_result, result_path
+from gbinet_research.variants import VARIANTS, Budget, Variant, same_training, train_config
 
 Tell = Callable[[str], None]
+TELL_SECONDS = 20.0
+CHECKPOINT_SECONDS = 180.0
 
 
-def variant_of(name: str) -> Variant:
-    if name not in VARIANTS:
-        raise InputError(f"there is no variant '{name}'; choose from {', '.join(VARIANTS)}")
-    return VARIANTS[name]
+class Training:
+    """One variant in training, on a CUDA stream of its own."""
+
+    def __init__(
+        self, variant: Variant, budget: Budget, work: Path, stream: Stream, device: torch.device
+    ) -> None:
+        self.variant = variant
+        # On a GPU there is memory for it, and the numbers are the same.
+        config = replace(train_config(variant, budget), encode_twice=device.type != "cuda")
+        folder = work / variant.name
+        resume = bool(checkpoint.states(folder))
+        self.trainer = Trainer(
+            config,
+            folder,
+            Processes(),
+            device,
+            resume,
+            stream,
+            [],
+            None,
+            network=variant.network,
+            loss=variant.loss,
+        )
+        if budget.start is not None and not resume:
+            take_over(self.trainer.model, load_file(budget.start))
+        self.side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.failure = ""  # why it is given up
+
+    @property
+    def step(self) -> int:
+        return self.trainer.progress.step
+
+    def train(self, batch: Batch) -> Tensor:
+        """One step; its measures [stages, M]."""
+        fraction = self.trainer.fraction()
+        if self.side is None:
+            return self.trainer.train_step(batch, fraction)
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            measures = self.trainer.train_step(batch, fraction)
+        for tensor in batch.tensors():
+            tensor.record_stream(self.side)
+        return measures
+
+    def wait(self) -> None:
+        if self.side is not None:
+            self.side.synchronize()
+
+    def save(self) -> None:
+        self.wait()
+        self.trainer.save()
+
+    def check(self) -> None:
+        """Give it up if its gradients are not finite any more: the others go on."""
+        self.wait()
+        try:
+            self.trainer.optimiser.check()
+        except GBiNetError as error:
+            self.failure = str(error)
+
+    def finish(self) -> GBiNet:
+        """The weights that are worth most; the rest of its memory is given back."""
+        self.wait()
+        self.trainer.runner.release()
+        self.trainer.tracker.close()
+        return self.trainer.shipped()
 
 
-def result_path(out: Path, name: str) -> Path:
-    return out / f"{name}.json"
+def take_over(model: GBiNet, given: dict[str, Tensor]) -> None:
+    """Tensors of other weights into a network, as far as they fit; networks that choose again begin with the
+    choosers of their scale."""
+    for at, scale in enumerate(model.config.scales_choosing_again):
+        for again, other in (("again_choosers", "choosers"), ("again_weights", "choice_weights")):
+            prefix = f"{other}.{scale - 1}."
+            found = {k.removeprefix(prefix): v for k, v in given.items() if k.startswith(prefix)}
+            given = {f"{again}.{at}.{k}": v for k, v in found.items()} | given
+    own = model.state_dict()
+    fits = {k: v.float() for k, v in given.items() if k in own and own[k].shape == v.shape}
+    if not fits:
+        raise InputError("none of the tensors of --start fits this network")
+    model.load_state_dict(fits, strict=False)
 
 
-def read_result(path: Path) -> dict[str, object] | None:
-    """None where there is none; one that cannot be read is an error, not a reason to train for hours."""
-    if not path.is_file():
-        return None
-    try:
-        content = read_json(path)
-    except FormatError as error:
-        raise InputError(f"{error}; delete it to compute it again") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is not a result of a comparison; delete it to compute it again")
-    return content
-
-
-def run_variant(
-    name: str,
+def train_together(
+    variants: Sequence[Variant],
     budget: Budget,
     out: Path,
     work: Path,
     *,
     minutes: float = 0.0,
+    stream: Stream | None = None,
     samples: Sequence[Batch] | None = None,
     tell: Tell,
-) -> dict[str, object]:
-    """Train a variant and score it; `out` gets NAME.json and NAME.safetensors, `work` the checkpoints.
+) -> None:
+    """Train variants on the same batches and score them; `out` gets NAME.json and NAME.safetensors of each.
 
-    A command that has only `minutes` stops in time and scores what there is; the next continues. `samples`
-    replaces the validation set.
+    What is finished is not done again. After `minutes` it stops, without results: `work` then holds
+    checkpoints, and the same command goes on from them. `stream` and `samples` replace the training samples
+    and the validation set.
     """
-    variant, path = variant_of(name), result_path(out, name)
-    stored = read_result(path)
-    if stored is not None:
-        if stored.get("budget") != budget.to_dict():
-            raise InputError(f"{path} was made with another budget: choose another folder, or delete it")
-        if stored.get("finished"):
-            tell(f"{name}: finished before")
-            return stored
-    config, folder = train_config(variant, budget, minutes), work / name
-    trained = train(
-        config,
-        folder,
-        resume=bool(checkpoint.states(folder)),
-        report=lambda r: tell(f"{name}: {line(r)}"),
-        network=variant.network,
-        loss=variant.loss,
-    )
-    if not trained.progress.step:
-        raise InputError(f"{name}: there was no time for a single step; give it more minutes")
+    missing = [v for v in variants if not v.weights_of and not _is_finished(v, budget, out, tell)]
+    if not missing:
+        return
     device = pick_device()
-    last = variant.network.from_pretrained(folder / "last.safetensors")
-    small = last.save(out / f"{name}.safetensors", half=True)
+    # The samples of all are those of the budget's seed, whatever their own.
+    first = replace(train_config(missing[0], budget), seed=budget.seed)
+    stream = stream or open_stream(first, Processes(), device)
+    trainings = [Training(variant, budget, work, stream, device) for variant in missing]
+    if not _loop(trainings, stream, budget, device, 60 * minutes, tell):
+        return
+    for training in trainings:
+        training.save()  # what fails from here on is done again without training
+        if training.failure:
+            tell(f"{training.variant.name}: given up: {training.failure}")
+    trainings = [t for t in trainings if not t.failure]
+    samples = validation_samples(budget, device) if samples is None else samples
+    names = [t.variant.name for t in trainings]
+    for training in trainings:
+        progress = training.trainer.progress
+        trained: dict[str, object] = {
+            "samples": progress.samples,
+            "steps": progress.step,
+            "seconds": progress.seconds,
+            "side_by_side": names,  # the seconds are of all of them together
+            "skipped": progress.skipped,
+        }
+        try:
+            _score(training.variant, training.finish(), trained, budget, out, samples, tell)
+        except (GBiNetError, RuntimeError) as error:
+            tell(f"{training.variant.name}: could not be scored: {error}; run it again")
+
+
+def _is_finished(variant: Variant, budget: Budget, out: Path, tell: Tell) -> bool:
+    path = result_path(out, variant.name)
+    stored = read_result(path)
+    if stored is None:
+        return False
+    if not same_training(stored.get("budget"), budget.to_dict()):
+        raise InputError(f"{path} was made with another budget: choose another folder, or delete it")
+    tell(f"{variant.name}: finished before")
+    return True
+
+
+def _loop(
+    trainings: Sequence[Training],
+    stream: Stream,
+    budget: Budget,
+    device: torch.device,
+    limit: float,
+    tell: Tell,
+) -> bool:
+    """Train to the end; False if the time was over before. `limit` in seconds, 0 = none."""
+    began = shown = saved = time.monotonic()
+    start = min(t.step for t in trainings)
+    batches = stream.batches(start)
+    for step in range(start, budget.steps):
+        now = time.monotonic()
+        if limit and now - began > limit:
+            for training in trainings:
+                training.save()
+            tell(f"stopped after {step} of {budget.steps} steps: the minutes are over; run it again to go on")
+            return False
+        if now - saved > CHECKPOINT_SECONDS:
+            saved = now
+            for training in trainings:
+                training.save()
+        batch = next(batches).to(device, non_blocking=True)
+        # One that went on further before a command was stopped waits for the others.
+        going = [t for t in trainings if t.step == step and not t.failure]
+        measures = {t.variant.name: t.train(batch) for t in going}
+        if now - shown > TELL_SECONDS or step == start + 3:
+            shown = now
+            for training in going:
+                training.check()
+            losses = ", ".join(
+                f"{name} {float(m[-1, 2] / m[-1, 0].clamp(min=1)):.3f}" for name, m in measures.items()
+            )
+            failures = {t.trainer.runner.failure for t in going} - {""}
+            note = f"; without a CUDA graph: {failures}" if failures else ""
+            tell(f"step {step + 1} of {budget.steps}, {now - began:.0f} s; last stage's loss: {losses}{note}")
+    for training in trainings:
+        training.check()
+    return True
+
+
+def _score(
+    variant: Variant,
+    model: GBiNet,
+    trained: dict[str, object],
+    budget: Budget,
+    out: Path,
+    samples: Sequence[Batch],
+    tell: Tell,
+) -> None:
+    device = pick_device()
+    small = model.save(out / f"{variant.name}.safetensors", half=True)
     model = variant.network.from_pretrained(small).to(device)  # what is scored is what is kept
-    began = time.perf_counter()
-    given = validation_samples(budget, device) if samples is None else samples
-    scored = validate(model, given, variant.most_stages)
-    result: dict[str, object] = {
-        "variant": name,
+    stages = variant.config.stages
+    scored = validate(model, samples, stages)
+    validation = scored.to_dict()
+    if variant.most_stages > stages:
+        further = validate(model, samples, variant.most_stages).to_dict()
+        validation |= {k: further[k] for k in ("centres", "expectations", "smooth", "valid_share")}
+    result = {
+        "variant": variant.name,
         "label": variant.label,
         "budget": budget.to_dict(),
-        "finished": trained.finished,
-        "trained": {
-            "samples": trained.progress.samples,
-            "steps": trained.progress.step,
-            "seconds": trained.progress.seconds,
-            "skipped": trained.progress.skipped,
-        },
-        "stages": config.network.stages,
-        "validation": scored.to_dict(),
-        "validation_seconds": time.perf_counter() - began,
+        "trained": trained,
+        "stages": stages,
+        "validation": validation,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else str(device),
         "made_by": maker(model).to_dict(),
     }
-    write_json(path, result)
-    tell(f"{name}: score {scored.score:.4f}, in {path}")
-    return result
+    path = write_json(result_path(out, variant.name), _rounded(result))
+    within = " / ".join(f"{100 * share:.1f}" for share in scored.final.within.values())
+    tell(f"{variant.name}: within {within} %, in {path}")
+
+
+def _rounded(value: object) -> object:
+    """Shares and errors with the digits that mean something."""
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(v) for v in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def validation_samples(budget: Budget, device: torch.device) -> Sequence[Batch]:
     """The samples that all variants are scored on."""
     config = train_config(VARIANTS["gbinet"], budget)
     config = replace(config, validation_scenes=budget.validation_scenes)
-    return validation_batches(config, device, budget.validation_size)
+    return list(validation_batches(config, device, budget.validation_size))

@@ -1,70 +1,20 @@
-"""Tables and plots from the results of variants: JSON in, Markdown and pictures out."""
+"""The paper's own tables and figures, from results: JSON in, Markdown and pictures out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gbinet.evaluation.plots import Curve, plot
 from gbinet.evaluation.scores import markdown_table
-from gbinet_research import clouds, cost, paper
+from gbinet_research import paper
 from gbinet_research.paper import THRESHOLDS, Published
-from gbinet_research.run import read_result, result_path
-from gbinet_research.variants import COMPARISONS, MOST_STAGES, VARIANTS
+from gbinet_research.results import Results
+from gbinet_research.variants import COMPARISONS, MOST_STAGES, VARIANTS, label_of
 
-NOT_YET = "-"
-Within = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Results:
-    """Everything that is in a folder of results."""
-
-    variants: dict[str, dict[str, Any]]
-    costs: dict[str, Any]
-    clouds: dict[str, Any]
-
-    @staticmethod
-    def read(out: Path) -> Results:
-        found = {name: read_result(result_path(out, name)) for name in VARIANTS}
-        return Results(
-            {name: content for name, content in found.items() if content is not None},
-            read_result(out / cost.FILE) or {},
-            read_result(out / clouds.FILE) or {},
-        )
-
-    def within(self, name: str, stage: int | None = None, readout: str = "centres") -> Within:
-        """Share of pixels by threshold after a stage (None: the one that it was trained for)."""
-        content = self.variants.get(name)
-        if content is None:
-            return {}
-        errors = content["validation"][readout].get(str(stage or content["stages"]))
-        return errors["within"] if errors else {}
-
-    def valid(self, name: str, stage: int) -> float | None:
-        """Share in per cent of pixels whose true depth is still in a bin."""
-        share = self.variants.get(name, {}).get("validation", {}).get("valid_share", {}).get(str(stage))
-        return None if share is None else 100 * share
-
-    def memory(self, name: str, part: str) -> float | None:
-        return self._cost(name, part, "peak_mib")
-
-    def milliseconds(self, name: str, part: str) -> float | None:
-        return self._cost(name, part, "milliseconds")
-
-    def _cost(self, name: str, part: str, figure: str) -> float | None:
-        value = self.costs.get(name, {}).get(part, {}).get(figure)
-        return float(value) if value is not None else None
-
-    def cloud(self, name: str, stage: int | None = None) -> Mapping[str, float | None]:
-        stages = self.clouds.get(name, {}).get("stages", {})
-        content = self.variants.get(name, {})
-        found = stages.get(str(stage or content.get("stages")), {})
-        return found if isinstance(found, dict) else {}
+NOT_KNOWN = "-"
 
 
 # ---- tables: ours, and the paper's in italics beside it ----------------------------------------------------
@@ -76,16 +26,17 @@ def strategies_table(results: Results) -> str:
     columns += ["memory, fp16 [MiB]", "time, fp16 [ms]"]
     rows = []
     for name in COMPARISONS["strategies"]:
-        published = paper.STRATEGIES[name]
+        published = paper.STRATEGIES.get(name, Published())
+        # How it was trained does not change what a depth map costs.
         rows.append(
             [
-                VARIANTS[name].label,
-                *_shares(results.within(name), published),
+                label_of(name),
+                *_shares(results, name, published),
                 *_cloud(results.cloud(name), published),
-                *_beside(results.memory(name, "network"), published.memory, 0),
-                _number(results.milliseconds(name, "network"), 0),
-                _number(results.memory(name, "engine"), 0),
-                _number(results.milliseconds(name, "engine"), 1),
+                *_beside(results.cost(name, "network", "peak_mib"), published.memory, 0),
+                number(results.cost(name, "network", "milliseconds"), 0),
+                number(results.cost(name, "engine", "peak_mib"), 0),
+                number(results.cost(name, "engine", "milliseconds"), 1),
             ]
         )
     return markdown_table(columns, rows)
@@ -99,10 +50,10 @@ def bins_table(results: Results) -> str:
         published = paper.BINS[name]
         rows.append(
             [
-                f"{count} ({VARIANTS[name].label.split(',')[0]})",
-                *_shares(results.within(name), published),
+                f"{count} ({label_of(name).split(',')[0]})",
+                *_shares(results, name, published),
                 *_beside(results.cloud(name).get("overall"), published.overall, 3),
-                *_beside(results.memory(name, "network"), published.memory, 0),
+                *_beside(results.cost(name, "network", "peak_mib"), published.memory, 0),
             ]
         )
     return markdown_table(columns, rows)
@@ -116,11 +67,11 @@ def updates_table(results: Results) -> str:
         published = paper.UPDATES.get(name, Published())
         rows.append(
             [
-                str(VARIANTS[name].changes.get("update", "shared-encoder")),
-                *_shares(results.within(name), published),
+                str(VARIANTS[name].changes["update"]),
+                *_shares(results, name, published),
                 *_cloud(results.cloud(name), published),
-                *_beside(results.memory(name, "training"), published.memory, 0),
-                _number(results.milliseconds(name, "training"), 0),
+                *_beside(results.cost(name, "training", "peak_mib"), published.memory, 0),
+                number(results.cost(name, "training", "milliseconds"), 0),
             ]
         )
     return markdown_table(columns, rows)
@@ -131,7 +82,7 @@ def stages_table(results: Results) -> str:
     columns = ["stages", *_share_columns(), *_cloud_columns()]
     rows = []
     for stage, published in paper.STAGES.items():
-        shares = _shares(results.within("gbinet", stage), published)
+        shares = _shares(results, "gbinet", published, stage)
         rows.append([str(stage), *shares, *_cloud(results.cloud("gbinet", stage), published)])
     return markdown_table(columns, rows)
 
@@ -142,9 +93,9 @@ def bins_stages_table(results: Results) -> str:
     columns += [f"% {what}, {count} bins" for what in ("valid", "< 1 mm") for count in range(3)]
     rows = []
     for stage in range(1, MOST_STAGES + 1):
-        valid = [results.valid(name, stage) for name in COMPARISONS["bins"]]
-        near = [_percent(results.within(name, stage), 1.0) for name in COMPARISONS["bins"]]
-        rows.append([str(stage), *(_number(v, 1) for v in (*valid, *near))])
+        valid = [results.valid(name).get(stage) for name in COMPARISONS["bins"]]
+        near = [results.percent(name, 1.0, stage) for name in COMPARISONS["bins"]]
+        rows.append([str(stage), *(number(v, 1) for v in (*valid, *near))])
     return markdown_table(columns, rows)
 
 
@@ -153,11 +104,14 @@ def readouts_table(results: Results) -> str:
     columns = ["network, stage 8", *(f"% < {t:g} mm" for t in THRESHOLDS)]
     rows = []
     for name in COMPARISONS["bins"]:
-        for readout, words in (("centres", "centre of the bin"), ("expectations", "continuous")):
-            within = results.within(name, 8, readout)
-            shares = [_number(_percent(within, t), 1) for t in THRESHOLDS]
-            rows.append([f"{VARIANTS[name].label}, {words}", *shares])
+        for readout, words in (("centre", "centre of the bin"), ("expectation", "continuous")):
+            shares = [number(results.percent(name, t, 8, readout), 1) for t in THRESHOLDS]
+            rows.append([f"{label_of(name)}, {words}", *shares])
     return markdown_table(columns, rows)
+
+
+def number(value: float | None, digits: int) -> str:
+    return NOT_KNOWN if value is None else f"{value:.{digits}f}"
 
 
 def _share_columns() -> list[str]:
@@ -172,11 +126,11 @@ def _pair(name: str) -> tuple[str, str]:
     return name, "*paper*"
 
 
-def _shares(within: Within, published: Published) -> list[str]:
+def _shares(results: Results, name: str, published: Published, stage: int | None = None) -> list[str]:
     cells = []
     for index, threshold in enumerate(THRESHOLDS):
         theirs = published.within[index] if published.within else None
-        cells += _beside(_percent(within, threshold), theirs, 1)
+        cells += _beside(results.percent(name, threshold, stage), theirs, 1)
     return cells
 
 
@@ -185,59 +139,62 @@ def _cloud(score: Mapping[str, float | None], published: Published) -> list[str]
     return [cell for name in names for cell in _beside(score.get(name), getattr(published, name), 3)]
 
 
-def _percent(within: Within, threshold: float) -> float | None:
-    share = within.get(str(threshold))
-    return None if share is None else 100 * share
-
-
 def _beside(ours: float | None, theirs: float | None, digits: int) -> list[str]:
-    return [_number(ours, digits), NOT_YET if theirs is None else f"*{theirs:.{digits}f}*"]
-
-
-def _number(value: float | None, digits: int) -> str:
-    return NOT_YET if value is None else f"{value:.{digits}f}"
+    return [number(ours, digits), NOT_KNOWN if theirs is None else f"*{theirs:.{digits}f}*"]
 
 
 # ---- plots: the paper's figures 5 a to d -------------------------------------------------------------------
 
-
-def plots(results: Results, folder: Path, prefix: str = "") -> dict[str, Path]:
-    """Name -> picture, of those whose figures are there."""
-    drawn: dict[str, Path] = {}
-
-    def draw(name: str, curves: Sequence[Curve], title: str, y_label: str, **options: Any) -> None:
-        if curves:
-            path = folder / f"{prefix}{name}.png"
-            drawn[name] = plot(path, curves, title=title, x_label="stage", y_label=y_label, **options)
-
-    if "gbinet" in results.variants:
-        shares = [
-            _by_stage(f"< {t:g} mm", results.variants["gbinet"], t) for t in sorted(THRESHOLDS, reverse=True)
-        ]
-        draw("stages-depth", shares, "GBi-Net: depth maps by stage", "% of pixels", start=1)
-    found = {int(s): v for s, v in results.clouds.get("gbinet", {}).get("stages", {}).items()}
-    found = {s: v for s, v in sorted(found.items()) if v.get("overall") is not None}
-    if len(found) > 1:
-        x = np.array(list(found), dtype=float)
-        measures = {"accuracy": "accuracy", "completeness": "completeness", "overall": "overall"}
-        lines = [Curve(label, x, np.array([found[s][key] for s in found])) for key, label in measures.items()]
-        draw("stages-cloud", lines, "GBi-Net: clouds by stage", "mm, lower is better", start=min(found))
-    bins = {f"{count} tolerance bins": name for count, name in enumerate(COMPARISONS["bins"])}
-    known = {label: results.variants[name] for label, name in bins.items() if name in results.variants}
-    valid = [_valid_by_stage(label, content) for label, content in known.items()]
-    draw("bins-valid", valid, "Valid pixels by stage", "% of pixels", top=100, start=1)
-    near = [_by_stage(label, content, 1.0) for label, content in known.items()]
-    draw("bins-within", near, "Pixels within 1 mm by stage", "% of pixels", start=1)
-    return drawn
+Drawing = Callable[[Results, Path], Path | None]  # None: the figures for it are not there
 
 
-def _by_stage(label: str, content: Mapping[str, Any], threshold: float) -> Curve:
-    centres = {int(k): v["within"] for k, v in content["validation"]["centres"].items()}
-    x = np.array(sorted(centres), dtype=float)
-    return Curve(label, x, np.array([100 * centres[int(k)][str(threshold)] for k in x]))
+def stages_depth_plot(results: Results, path: Path) -> Path | None:
+    curves = [
+        curve(f"< {t:g} mm", {s: results.percent("gbinet", t, s) for s in range(1, MOST_STAGES + 1)})
+        for t in sorted(THRESHOLDS, reverse=True)
+    ]
+    return by_stage(path, curves, "GBi-Net: depth maps by stage", "% of pixels")
 
 
-def _valid_by_stage(label: str, content: Mapping[str, Any]) -> Curve:
-    shares = {int(k): v for k, v in content["validation"]["valid_share"].items()}
-    x = np.array(sorted(shares), dtype=float)
-    return Curve(label, x, np.array([100 * shares[int(k)] for k in x]))
+def stages_cloud_plot(results: Results, path: Path) -> Path | None:
+    stages = paper.STAGES
+    measures = ("accuracy", "completeness", "overall")
+    curves = [curve(m, {s: results.cloud("gbinet", s).get(m) for s in stages}) for m in measures]
+    return by_stage(path, curves, "GBi-Net: clouds by stage", "mm, lower is better", start=min(stages))
+
+
+def bins_valid_plot(results: Results, path: Path) -> Path | None:
+    curves = [curve(label, results.valid(name)) for label, name in _BINS.items()]
+    return by_stage(path, curves, "Valid pixels by stage", "% of pixels", top=100)
+
+
+def bins_within_plot(results: Results, path: Path) -> Path | None:
+    curves = [
+        curve(label, {s: results.percent(name, 1.0, s) for s in range(1, MOST_STAGES + 1)})
+        for label, name in _BINS.items()
+    ]
+    return by_stage(path, curves, "Pixels within 1 mm by stage", "% of pixels")
+
+
+_BINS = {f"{count} tolerance bins": name for count, name in enumerate(COMPARISONS["bins"])}
+
+
+def curve(label: str, values: Mapping[int, float | None]) -> Curve:
+    """What is known of it, by stage."""
+    known = {x: y for x, y in sorted(values.items()) if y is not None}
+    return Curve(label, np.array(list(known), dtype=float), np.array(list(known.values()), dtype=float))
+
+
+def by_stage(
+    path: Path,
+    curves: Sequence[Curve],
+    title: str,
+    y_label: str,
+    *,
+    top: float | None = None,
+    start: float = 1,
+) -> Path | None:
+    shown = [c for c in curves if len(c.x)]
+    if not shown:
+        return None
+    return plot(path, shown, title=title, x_label="stage", y_label=y_label, top=top, start=start)

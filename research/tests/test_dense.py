@@ -35,7 +35,7 @@ def one_hot(choice: torch.Tensor, count: int) -> torch.Tensor:
 @given(seed=st.integers(0, 2**31))
 def test_a_certain_network_finds_what_it_chooses(name: str, inverse: bool, seed: int) -> None:
     """Walk down with random choices: every answer is the chosen hypothesis, and lies in window and range."""
-    config = replace(PRESETS[name], inverse_depth=inverse)
+    config = replace(PRESETS[name], inverse_depth=inverse, settling=())  # whose law is below
     search = DenseSearch(config)
     random = torch.Generator().manual_seed(seed)
     state = search.start(RANGE, 3, 4)
@@ -73,6 +73,26 @@ def test_soft_argmin_is_the_mean_and_has_a_gradient() -> None:
     assert logits.grad is not None
     assert (logits.grad[:, 0] < 0).all() and (logits.grad[:, -1] > 0).all()
     assert not search.depth(search.follow(state, logits)).requires_grad
+
+
+def test_answers_settle_among_those_on_their_side_of_an_edge() -> None:
+    """Two flat surfaces and one answer off: it goes to its neighbours', and the edge stays."""
+    config = PRESETS["coarse-to-fine-helped"]
+    plain, settled = (DenseSearch(c) for c in (replace(config, settling=()), config))
+    choice = torch.full((1, 5, 8), 10)
+    choice[..., 4:] = 30
+    choice[0, 2, 1] = 11
+    logits = one_hot(choice, 48)
+    state = settled.start(RANGE[:1], 5, 8)
+    before, after = (s.follow(state, logits).place for s in (plain, settled))
+    assert before is not None and after is not None
+    step = 1 / 47
+    assert torch.equal(after[..., 4:], before[..., 4:])
+    jitter = (after[0, 2, 1] - before[0, 0, 0]) / step
+    assert 0 < jitter < 0.7  # it was 1
+    assert ((after[..., :4] - before[0, 0, 0]).abs() <= step).all()
+    with pytest.raises(InputError, match="two numbers per stage"):
+        replace(config, settling=((1, 0.1),))
 
 
 def test_half_precision_does_not_reach_the_answer() -> None:

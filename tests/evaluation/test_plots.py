@@ -1,4 +1,4 @@
-"""Plots: round ticks, and a legend that covers as little as it can."""
+"""Plots: round ticks, every curve, and a legend that covers as little as it can."""
 
 from __future__ import annotations
 
@@ -41,3 +41,19 @@ def test_the_legend_stands_where_no_curve_runs(tmp_path: Path, shape, left: bool
     curves = [Curve(f"curve {k}", x, 0.95 * shape(x) + 0.02 * k) for k in range(2)]
     path = plot(tmp_path / "p.png", curves, title="t", x_label="x", y_label="y", top=1.0)
     assert legend_side(path) == (left, upper)
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 2 * len(COLOURS)])
+def test_every_curve_is_drawn_and_has_a_name(tmp_path: Path, count: int) -> None:
+    """Also those beyond the number of colours; many names stand beside the plot and not over it."""
+    x = np.array([0.0, 1.0])
+    heights = 60 + 40 * (np.arange(count) + 1) / (count + 1)
+    curves = [Curve(f"curve {k}", x, np.full(2, height)) for k, height in enumerate(heights)]
+    names, how = ("near", "far"), {"title": "t", "x_label": "x", "y_label": "y"}
+    path = plot(tmp_path / "p.png", curves, **how, bottom=60, top=100, x_names=names)  # type: ignore[arg-type]
+    pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    middle = pixels[46:380, 300]  # a column between the lines of the grid, from the top to the axis
+    drawn = middle.min(1) < 180  # the grid and the paper are lighter
+    starts = np.flatnonzero(drawn[1:] & ~drawn[:-1])
+    assert len(starts) >= count  # the axis itself may be one more
+    assert (pixels.shape[1] > 720) == (count > 4)

@@ -22,6 +22,22 @@ _PROGRAMS = 1024  # that a GPU is kept busy with
 NO_SKIP, SKIP, SKIP_OF_ALL_PLANES = 0, 1, 2
 
 
+@triton.jit
+def _added(
+    total, skip, number, depth, size, line, place, x, n, mask,
+    N: tl.constexpr, O: tl.constexpr, STEP: tl.constexpr, SKIP: tl.constexpr,  # noqa: E741
+):  # fmt: skip
+    """A row [BLOCK, NP] with what is added after the ReLU."""
+    if SKIP == 1:
+        other = skip + number.to(tl.int64) * N * size + line * STEP
+        total += tl.load(other + place, mask=mask, other=0.0).to(tl.float32)
+    if SKIP == 2:
+        other = skip + (number // depth).to(tl.int64) * O * size + line * O
+        shared = (x * O)[:, None] + (n % O)[None, :]
+        total += tl.load(other + shared, mask=mask, other=0.0).to(tl.float32)
+    return total
+
+
 @triton.jit(do_not_specialize=_SIZES)
 def _kernel(
     volume,  # [B, depth or D, H, W, I]
@@ -52,11 +68,9 @@ def _kernel(
     LOADS: tl.constexpr = DEPTH_TAPS * ACROSS
     strip = tl.program_id(1)
     number = tl.program_id(2)  # b * depth + d
-    d = number % depth
     first = strip // DILATION * rows * DILATION + strip % DILATION  # rows of one strip are DILATION apart
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    k = tl.arange(0, KP)
-    n = tl.arange(0, NP)
+    k, n = tl.arange(0, KP), tl.arange(0, NP)
     size = height * width
     tap = k // (D * I)
     inner = (tap * DILATION + k // I % D * size) * I + k % I
@@ -70,8 +84,7 @@ def _kernel(
     result = output + number.to(tl.int64) * N * size
     matrices = ()
     for j in tl.static_range(3 * LOADS):
-        matrix = tl.load(weights + j * KP * NP + square)
-        matrices = matrices + (matrix,)  # type: ignore[assignment]  # noqa: RUF005
+        matrices = matrices + (tl.load(weights + j * KP * NP + square),)  # type: ignore[assignment]  # noqa: RUF005
     below = tl.zeros((BLOCK, NP), dtype=tl.float32)
     above = tl.zeros((BLOCK, NP), dtype=tl.float32)
     for i in range(rows + 2):
@@ -79,7 +92,7 @@ def _kernel(
         own = below
         ahead = tl.zeros((BLOCK, NP), dtype=tl.float32)
         for j in tl.static_range(LOADS):
-            plane = d + j // ACROSS - DEPTH_TAPS // 2
+            plane = number % depth + j // ACROSS - DEPTH_TAPS // 2
             seen = (row >= 0) & (row < height) & (plane >= 0) & (plane < depth)
             across = j % ACROSS * DILATION
             inside = real & (column + across >= 0) & (column + across < width) & seen
@@ -88,23 +101,13 @@ def _kernel(
             ahead = tl.dot(values, matrices[j], ahead, input_precision=PRECISION)
             own = tl.dot(values, matrices[LOADS + j], own, input_precision=PRECISION)
             above = tl.dot(values, matrices[2 * LOADS + j], above, input_precision=PRECISION)
-        finished = row - DILATION
-        if (i > 1) & (finished < height):
-            total = above + shift
-            if RELU:
-                total = tl.maximum(total, 0.0)
+        if (i > 1) & (row - DILATION < height):
+            line = (row - DILATION) * width
             mask = (x < width)[:, None] & (n < N)[None, :]
-            line = finished * width
-            if SKIP == 1:
-                other = skip + number.to(tl.int64) * N * size + line * STEP
-                total += tl.load(other + place, mask=mask, other=0.0).to(tl.float32)
-            if SKIP == 2:
-                other = skip + (number // depth).to(tl.int64) * O * size + line * O
-                shared = (x * O)[:, None] + (n % O)[None, :]
-                total += tl.load(other + shared, mask=mask, other=0.0).to(tl.float32)
+            total = tl.maximum(above + shift, 0.0) if RELU else above + shift
+            total = _added(total, skip, number, depth, size, line, place, x, n, mask, N, O, STEP, SKIP)
             tl.store(result + line * STEP + place, total.to(output.dtype.element_ty), mask=mask)
-        above = own
-        below = ahead
+        above, below = own, ahead
         pointers += DILATION * width * I
 
 
