@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -12,7 +12,14 @@ from gbinet.cli.say import say, tell
 if TYPE_CHECKING:
     from gbinet.evaluation.scores import ScoreSheet
 
-Device = Annotated[str, tyro.conf.arg(help="auto takes a GPU where there is one; or cpu, cuda, cuda:1.")]
+
+def beside(what: str) -> Any:
+    """-o, where it may be omitted: `evaluation` in the folder of what is evaluated."""
+    return tyro.conf.arg(aliases=["-o"], metavar="PATH", help_behavior_hint=f"(default: {what})")
+
+
+Beside = Annotated[Path | None, beside("evaluation beside the prediction")]
+Inside = Annotated[Path | None, beside("evaluation in the first folder")]
 
 
 def images_of(images: Path | None, scene: str) -> Path | None:
