@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import tyro
 
-from gbinet.cli.evaluate_common import Beside, Inside, finish, pick
+from gbinet.cli.evaluate_common import finish, pick, results
 from gbinet.cli.evaluate_depth import depth
 from gbinet.cli.evaluate_tanks import tanks, tanks_upload
 from gbinet.cli.options import Device, otherwise
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def cloud(
     prediction: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTION")],
     truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
-    out: Beside = None,
+    out: Annotated[Path | None, results("evaluation beside PREDICTION")] = None,
     thresholds: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 5.0),
     max_distance: Annotated[float, tyro.conf.arg(help_behavior_hint="(default: all count)")] = math.inf,
     thinning: Annotated[float | None, otherwise("no thinning", "FLOAT")] = None,
@@ -100,11 +100,11 @@ def _cloud_pictures(out: Path, name: str, distances: CloudDistances, largest: fl
 def dtu(
     clouds: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CLOUDS")],
     truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
-    out: Inside = None,
+    out: Annotated[Path | None, results("evaluation in CLOUDS")] = None,
     scans: Annotated[
         tuple[int, ...], tyro.conf.arg(help_behavior_hint="(default: the 22 of the test set)")
     ] = (),
-    pattern: Annotated[str | None, otherwise("as in CLOUDS", "NAME")] = None,
+    pattern: Annotated[str | None, otherwise("any of those above", "NAME")] = None,
     seed: int = 0,
     device: Device = "auto",
     clouds_with_errors: bool = True,
@@ -193,7 +193,7 @@ def _dtu_scan(
 def eth3d(
     prediction: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTION")],
     scans: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SCANS")],
-    out: Beside = None,
+    out: Annotated[Path | None, results("evaluation beside PREDICTION")] = None,
     tolerances: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     device: Device = "auto",
 ) -> None:

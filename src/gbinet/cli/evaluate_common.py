@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -13,13 +13,9 @@ if TYPE_CHECKING:
     from gbinet.evaluation.scores import ScoreSheet
 
 
-def beside(what: str) -> Any:
-    """-o, where it may be omitted: `evaluation` in the folder of what is evaluated."""
-    return tyro.conf.arg(aliases=["-o"], metavar="PATH", help_behavior_hint=f"(default: {what})")
-
-
-Beside = Annotated[Path | None, beside("evaluation beside the prediction")]
-Inside = Annotated[Path | None, beside("evaluation in the first folder")]
+def results(otherwise: str) -> Any:
+    """-o, and where results go without it."""
+    return tyro.conf.arg(aliases=["-o"], metavar="PATH", help_behavior_hint=f"(default: {otherwise})")
 
 
 def images_of(images: Path | None, scene: str) -> Path | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import tyro
 
-from gbinet.cli.evaluate_common import Inside, finish, images_of
+from gbinet.cli.evaluate_common import finish, images_of, results
 from gbinet.cli.options import Factor, Images
 from gbinet.cli.progress import progress_bar
 from gbinet.errors import SceneError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def depth(
     predictions: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTIONS")],
     truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
-    out: Inside = None,
+    out: Annotated[Path | None, results("evaluation in PREDICTIONS")] = None,
     thresholds: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0),
     unit: str = "mm",
     depth_scale: Factor = 1.0,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import tyro
 
-from gbinet.cli.evaluate_common import Inside, finish, images_of, pick
+from gbinet.cli.evaluate_common import finish, images_of, pick, results
 from gbinet.cli.options import Device, Images, otherwise
 from gbinet.cli.progress import progress_bar
 from gbinet.cli.say import say
@@ -24,7 +24,7 @@ def tanks(
     clouds: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CLOUDS")],
     trajectories: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRAJECTORIES")],
     truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
-    out: Inside = None,
+    out: Annotated[Path | None, results("evaluation beside the clouds")] = None,
     tau: Annotated[float | None, otherwise("the scene's own", "FLOAT")] = None,
     images: Images = None,
     device: Device = "auto",
