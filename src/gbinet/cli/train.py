@@ -91,7 +91,8 @@ def _check_folders(config: TrainConfig) -> None:
     if config.source == "rendered" and config.data is not None:
         raise InputError(
             "--data is only read with --preset dtu, dtu-crops or blendedmvs; rendered scenes need none "
-            "(--assets for objects of yours). On scenes of yours you train in Python: see the page Train on your own data"
+            "(--assets for objects of yours). On scenes of yours you train in Python: see the page "
+            "Train on your own data"
         )
     if config.source != "rendered" and config.data is None:
         raise InputError(f"--data is missing: the folder of {config.source}'s training set")
