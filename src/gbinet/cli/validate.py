@@ -9,7 +9,7 @@ import tyro
 
 from gbinet.cli.options import Assets, OutFile, otherwise
 from gbinet.cli.say import say, tell
-from gbinet.evaluation.scores import write_json
+from gbinet.evaluation.scores import plain, write_json
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
 from gbinet.render.validation import LIFE_SCENES, life_samples
@@ -56,4 +56,4 @@ def run(
 def _finish(out: Path | None, content: dict[str, Any]) -> None:
     if out is not None:
         say(f"figures in {write_json(out, content)}")
-    tell(content)
+    tell(plain(content))
