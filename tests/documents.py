@@ -26,7 +26,10 @@ class Block:
     page: str
     language: str  # "" where the page does not say
     text: str
-    runs: bool  # marked `<!-- runs -->`: it works as it stands beside the folders `photos` and `my-scene`
+    # Marked `<!-- runs -->`: it works as it stands beside the folders `photos`, `masks` and `my-scene`.
+    # Marked `<!-- runs after: COMMAND -->`: when that was run before.
+    runs: bool
+    after: str = ""
 
     @property
     def name(self) -> str:
@@ -34,29 +37,31 @@ class Block:
 
     def commands(self) -> list[list[str]]:
         """The words of every command, comments left out and continued lines joined."""
-        lines = self.text.replace("\\\n", " ").splitlines()
-        words = [shlex.split(line, comments=True) for line in lines]
-        # Variables before a command: `OMP_NUM_THREADS=1 python ...`
-        return [
-            w[next(i for i, x in enumerate(w) if not re.fullmatch(r"[A-Z_]+=\S*", x)) :] for w in words if w
-        ]
+        return commands_of(self.text)
+
+
+def commands_of(text: str) -> list[list[str]]:
+    lines = text.replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    # Variables before a command: `OMP_NUM_THREADS=1 python ...`
+    return [w[next(i for i, x in enumerate(w) if not re.fullmatch(r"[A-Z_]+=\S*", x)) :] for w in words if w]
 
 
 def blocks() -> list[Block]:
-    pattern = re.compile(r"(<!-- runs -->\n)?^```(\w*)\n(.*?)^```$", re.S | re.M)
+    pattern = re.compile(r"(<!-- runs(?: after: ([^\n]*))? -->\n)?^```(\w*)\n(.*?)^```$", re.S | re.M)
     return [
-        Block(page.relative_to(ROOT).as_posix(), found[2], found[3], bool(found[1]))
+        Block(page.relative_to(ROOT).as_posix(), found[3], found[4], bool(found[1]), found[2] or "")
         for page in PAGES
         for found in pattern.finditer(page.read_text())
     ]
 
 
 def inline_commands() -> list[tuple[str, list[str]]]:
-    """(page, words) of `gbinet ...` and `python ...` that stand within a sentence or a table."""
+    """(page, words) of `gbinet ...`, `python ...`, `pip ...` and `make ...` within a sentence or a table."""
     found = []
     for page in PAGES:
         text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.S | re.M)
-        for code in re.findall(r"`((?:gbinet|python) [^`]+)`", text):
+        for code in re.findall(r"`((?:gbinet|python|pip|make) [^`]+)`", text):
             found.append((page.relative_to(ROOT).as_posix(), shlex.split(code.replace("\n", " "))))
     return found
 

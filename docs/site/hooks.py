@@ -14,10 +14,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SHIM = "https://unpkg.com/iframe-worker/shim"
+SEARCH = 'data-md-component="search" role="dialog"'
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Called by mkdocs for every page."""
+    if page.parent is None:  # alone under its tab: there is nothing to list beside it
+        page.meta["hide"] = ["navigation"]
     markdown = re.sub(r"<!-- not on the site -->\n(.+\n)*", "", markdown)
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", commands())
@@ -25,7 +28,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """The one script that the theme would fetch (search in pages opened as files) lies beside the pages."""
+    """The one script that the theme would fetch (search in pages opened as files) lies beside the pages.
+
+    And the window of the search gets a name, for those who cannot see it.
+    """
+    output = output.replace(SEARCH, f'{SEARCH} aria-label="Search"')
     return output.replace(SHIM, "../" * page.url.count("/") + "iframe-worker.js")
 
 

@@ -59,6 +59,13 @@ def flag(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
+def no_folder(path: Path, of: str = "") -> str:
+    """What to say where a folder should be."""
+    return (
+        f"{path}: is a file, not a folder{of}" if path.is_file() else f"{path}: there is no such folder{of}"
+    )
+
+
 def check_finite(what: str, *values: float) -> None:
     """Numbers of a user: not NaN, not infinite."""
     if not all(math.isfinite(value) for value in values):

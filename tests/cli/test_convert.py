@@ -83,7 +83,7 @@ def test_single_files(written, tmp_path, capsys):
     assert "note" not in capsys.readouterr().out
     assert convert(source, tmp_path / "coarse.png") == 0  # metres, in whole metres
     assert "--scale-out" in capsys.readouterr().out
-    assert convert(tmp_path / "a.png", tmp_path / "b.pfm", "--scale-in", 0.001) == 0
+    assert convert(tmp_path / "a.png", tmp_path / "b.pfm", "--depth-scale", 0.001) == 0
     assert np.allclose(read_depth(tmp_path / "b.pfm"), depth_maps[1].depth, atol=6e-4)
     cloud = PointCloud(torch.rand(5, 3))
     write_ply(tmp_path / "a.ply", cloud)
@@ -105,7 +105,7 @@ def test_mistakes_end_in_one_sentence_and_exit_code_2(written, tmp_path, capsys)
         ([scene, tmp_path / "out", "--to", "colmap-dense"], "--depth"),
         ([scene, tmp_path / "out", "--to", "openmvs", "--depth", tmp_path / "nothing"], "named like a view"),
         ([scene, tmp_path / "out", "--to", "openmvs", "--cloud", "a.ply"], "nerfstudio"),
-        ([scene, tmp_path / "out", "--to", "mvsnet", "--depth-range", 5, 2], "near"),
+        ([scene, tmp_path / "out", "--to", "mvsnet", "--depth-range", 5, 2], "NEAR"),
         ([scene, tmp_path / "out", "--to", "mvsnet", "--kind", "nerfstudio"], "transforms.json"),
         ([tmp_path / "nothing", tmp_path / "out", "--to", "mvsnet"], "not a scene"),
         ([tmp_path / "none.pfm", tmp_path / "b.npz"], "no such file"),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ball_scene import SceneMaker
 from oracle import Oracle
 
 from gbinet.cli import reconstruct as verb
+from gbinet.cli import validate as validating
 from gbinet.cli.main import main
 from gbinet.cli.progress import StepBars, progress_bar
 from gbinet.formats.ply import write_ply
@@ -55,6 +58,16 @@ def test_reconstruct(folder: Path, tmp_path: Path, capsys, monkeypatch: pytest.M
     content = told(capsys, "reconstruct", folder, "-o", tmp_path / "out", "-q", "fast", "--max-size", 64)
     assert content["points"] > 100 and Path(content["cloud"]).is_file() and Path(content["report"]).is_file()
     assert {"settings", "made_by", "seconds", "warnings", "georeference"} <= content.keys()
+
+
+def test_validate(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--json prints what --out writes; a figure that is not a number is null in both."""
+    figures = {"score": 0.5, "edge": math.nan}
+    monkeypatch.setattr(validating, "validation_batches", lambda *_: [])  # nothing is rendered
+    monkeypatch.setattr(validating, "validate", lambda *_: SimpleNamespace(to_dict=lambda: figures))
+    monkeypatch.setattr(validating, "table", lambda *_: "a table")
+    content = told(capsys, "validate", "--out", tmp_path / "figures.json")
+    assert content == json.loads((tmp_path / "figures.json").read_text()) == {"score": 0.5, "edge": None}
 
 
 def test_evaluate(tmp_path: Path, capsys, folder: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -91,7 +92,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_verb_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert front.main(["recnstruct"]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and "there is no verb 'recnstruct'" in captured.err
+    assert captured.out == "" and "there is no verb 'recnstruct'. Did you mean" in captured.err
     assert "usage: gbinet VERB" in captured.err
 
 
@@ -215,14 +216,51 @@ def test_defaults_are_those_of_the_quality(quality: str, size: str, views: str) 
     assert re.search(rf"--min-views INT [^()]*\(default: {views}\)", shown)
 
 
-def test_one_option_has_one_meaning() -> None:
-    """--max-size is a number, --size is WxH, and what is on or off is so by --NAME and --no-NAME."""
-    for verb in VERBS:
-        for name in [[name] for name in below(verb)] or [[]]:
-            shown = help_of(verb, *name)
-            assert "{True,False}" not in shown, verb
-            assert all(word == "INT" for word in re.findall(r"--max-size (\S+)", shown)), verb
-            assert all(word == "WxH" for word in re.findall(r"^\W*--size (\S+)", shown, re.M)), verb
+@pytest.fixture(scope="module")
+def helps() -> dict[str, str]:
+    """`--help` of all verbs, on a screen on which no line has to be broken."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "900")
+        return {
+            " ".join([verb, *name]): help_of(verb, *name)
+            for verb in VERBS
+            for name in [[name] for name in below(verb)] or [[]]
+        }
+
+
+DIFFERENT = {"--precision"}  # training has fewer
+
+
+def test_one_option_has_one_meaning(helps: dict[str, str]) -> None:
+    """It takes the same wherever it is found; what is on or off is so by --NAME and --no-NAME."""
+    taken: dict[str, dict[str, str]] = {}
+    for verb, shown in helps.items():
+        assert "{True,False}" not in shown, verb
+        for flag, what in re.findall(r"^\W*(?:-\w \S+, )?(--[a-z-]+)((?: \S+)*?)(?:  |\W*$)", shown, re.M):
+            taken.setdefault(flag, {})[verb] = what.strip()
+    assert taken["--max-size"]["depth"] == "INT" and taken["--out"]["fuse"] == "PATH"
+    assert {f: uses for f, uses in taken.items() if len(set(uses.values())) > 1 and f not in DIFFERENT} == {}
+
+
+def test_texts_flow(helps: dict[str, str]) -> None:
+    """Where a text is broken in the source, it is not broken on the screen."""
+    for verb, shown in helps.items():
+        # A line of text alone belongs to an option that leaves it no room, not to a line of text above it.
+        lines = pairwise(line.rstrip() for line in shown.splitlines())
+        broken = [text for before, text in lines if text.startswith(" " * 12) and "  " in before.strip()]
+        assert broken == [] or verb == "train", verb  # whose options stand in two columns on a wide screen
+        assert "(default: )" not in shown, verb
+
+
+def test_a_file_in_place_of_a_folder_is_called_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("none of them")
+    for verb in (["info"], ["reconstruct", "-o", str(tmp_path / "out")]):
+        assert main([*verb, str(tmp_path / "notes.txt")]) == 2
+        assert "notes.txt: is a file, not a folder" in capsys.readouterr().err
+        assert main([*verb, str(tmp_path)]) == 2
+        assert "it holds no photos that can be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -84,7 +84,7 @@ NUMBERS = [
     (["--min-confidence", "nan"], "--min-confidence must lie in 0..1"),
     (["--blank-confidence", "nan"], "--blank-confidence must lie in 0..1"),
     (["--voxel-size", "nan"], "--voxel-size must be positive and finite"),
-    (["--depth-range", "nan", "2"], "depth range must satisfy"),
+    (["--depth-range", "nan", "2"], "--depth-range NEAR FAR must satisfy"),
     (["--max-memory", "nan"], "--max-memory (GiB) must be positive and finite"),
 ]
 

@@ -48,7 +48,7 @@ def test_photos_become_a_cloud_with_report_and_record(ball_scene: SceneMaker, tm
     text = result.report.read_text()
     assert f"{result.points:,} points" in text and "judged" in text
     assert all(f"<h3>{view.name}</h3>" in text for view in scene.views)
-    assert "confidence from 0.1 (0.6 where blank): " in text
+    assert " confident (at least 0.1, 0.6 where blank) · " in text
     assert "cached_maps" not in text and ">None<" not in text  # what says nothing to a reader
 
 

@@ -89,7 +89,7 @@ def test_never_more_than_asked_for_and_in_order(steps: list[float], most: int, s
 
 def test_what_is_no_video_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.mp4").write_bytes(b"no video" * 100)
-    with pytest.raises(FormatError, match="not a readable video"):
+    with pytest.raises(FormatError, match="cannot be read as a video; convert it"):
         list(read_frames(tmp_path / "a.mp4"))
     still = write_video(tmp_path / "still.mp4", walk([0] * 10))
     with pytest.raises(SceneError, match="nothing moves"):

@@ -17,14 +17,14 @@ from gbinet.render.write import WriteConfig, write_dataset
 from gbinet.scenes.dataset import MVSDataset, SampleConfig
 from gbinet.scenes.load import load_scene
 
-OPTIONS = ["--scenes", "1", "--views", "3", "--size", "64x48", "--kind", "facade", "--device", "cpu"]
+OPTIONS = ["--scenes", "1", "--views", "3", "--size", "64x48", "--scene-kind", "facade", "--device", "cpu"]
 
 
 @pytest.mark.parametrize("layout", ["mvsnet", "blendedmvs"])
 def test_written_scenes_are_read_back(
     tmp_path: Path, layout: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["render", str(tmp_path / "set"), *OPTIONS, "--layout", layout, "--unit", "1000"]
+    command = ["render", str(tmp_path / "set"), *OPTIONS, "--layout", layout, "--units-per-metre", "1000"]
     assert main(command) == 0
     assert "1 scenes of 3 photos" in capsys.readouterr().out
     folder = tmp_path / "set" / "scene0000"

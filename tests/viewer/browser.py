@@ -16,15 +16,9 @@ CHROMIUM = next(
 )
 
 
-AXE = next(
-    (
-        path
-        for name in ("axe_playwright_python", "axe_selenium_python")
-        if (spec := find_spec(name)) is not None and spec.origin is not None
-        for path in sorted(Path(spec.origin).parent.rglob("axe.min.js"))
-    ),
-    None,
-)  # axe-core, which judges how well a page can be used without sight or mouse
+# axe-core judges how well a page can be used without sight or mouse. It comes as one file in a small package.
+_PACKAGE = find_spec("axe_core_python")
+AXE = None if _PACKAGE is None or _PACKAGE.origin is None else Path(_PACKAGE.origin).with_name("axe.min.js")
 
 
 def hindrances(page: Path, folder: Path) -> list[str]:
@@ -36,7 +30,7 @@ def hindrances(page: Path, folder: Path) -> list[str]:
         ".map(v => v.id + ': ' + v.nodes.map(n => n.target.join(' ')).join(', ')).join('; ')"
         " + ' of ' + r.passes.length));"
     )
-    judged = folder / "judged.html"
+    judged = page.with_name("judged.html")  # beside what it needs
     scripts = f"<script>{AXE.read_text()}</script><script>{run}</script>"
     judged.write_text(page.read_text().replace("</body>", f"{scripts}</body>"))
     _, console = photograph(judged.as_uri(), folder, 10)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from ball_scene import SceneMaker, true_depth
 from browser import AXE, CHROMIUM, hindrances, photograph
+from documents import ROOT
 
 from gbinet.depthmap import DepthMap
 from gbinet.pointcloud import PointCloud
@@ -65,7 +68,7 @@ def test_the_report_shows_the_cloud(ball_scene: SceneMaker, tmp_path: Path) -> N
     assert red(picture) > 0.01 and complaints(console) == []
 
 
-@pytest.mark.skipif(AXE is None, reason="no axe-core here: pip install axe-playwright-python")
+@pytest.mark.skipif(AXE is None, reason="no axe-core here: pip install axe-core-python")
 def test_the_report_can_be_used_without_sight_or_mouse(ball_scene: SceneMaker, tmp_path: Path) -> None:
     scene = ball_scene(views=4)
     page = Report("ball", "a test", [("points", "many")], ("look here",), coloured_cloud(scene), scene)
@@ -74,3 +77,13 @@ def test_the_report_can_be_used_without_sight_or_mouse(ball_scene: SceneMaker, t
     broken = tmp_path / "broken.html"
     broken.write_text(path.read_text().replace("</h1>", '</h1><img src="data:,">'))
     assert [one.split(":")[0] for one in hindrances(broken, tmp_path)] == ["image-alt"]
+
+
+@pytest.mark.skipif(AXE is None, reason="no axe-core here: pip install axe-core-python")
+def test_pages_of_the_site_can_be_used_without_sight_or_mouse(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    for page in ("index", "how-to/own-photos", "reference/command-line", "benchmarks/speed"):
+        assert hindrances(site / f"{page}.html", tmp_path) == [], page

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,12 @@ def test_hands_find_what_they_look_for_on_a_phone(ball_scene: SceneMaker, tmp_pa
     assert found["wide"] <= 0 and found["drawn"] > 1000 and found["cameras"] == 2
     assert found["camera"] == scene.views[1].name
     assert found["compared"] == [True, "depth of <b>view</b>", "photo of <b>view</b>"]
+
+
+def test_legends_name_the_unit_where_it_is_known(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = ball_scene(views=2)
+    page = report_of(scene, cloud_of(scene))
+    unknown = write_report(tmp_path / "unknown.html", page).read_text()
+    metres = write_report(tmp_path / "metres.html", replace(page, unit="m")).read_text()
+    assert re.search(r"far \d+(\.\d+)? <i", unknown) and "unit of the scene" in unknown
+    assert re.search(r"far \d+(\.\d+)? m <i", metres) and "unit of the scene" not in metres

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
-from gbinet.cli.options import Size
+from gbinet.cli.options import Device, OutFile, Size, Weights
 from gbinet.cli.say import for_programs, say, tell
 from gbinet.inference.device import Precision
 
 if TYPE_CHECKING:
     from gbinet.inference.resources import Resources
 
-Out = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
-
 
 def speed(
     size: Size = (1600, 1152),
     views: int = 5,
     repeat: int = 10,
-    weights: str | None = None,
-    device: str = "auto",
+    weights: Weights = None,
+    device: Device = "auto",
     precision: Precision = "auto",
-    out: Out = None,
+    out: OutFile = None,
 ) -> None:
     """Median time of one depth map, and its peak memory.
 
@@ -36,7 +33,6 @@ def speed(
         views: Images per depth map, all of them encoded.
         repeat: How often it is timed, after two warm-up runs.
         weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
-        device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         out: JSON file to write.
     """
@@ -48,10 +44,10 @@ def speed(
 def memory(
     size: Size = (1600, 1152),
     views: int = 5,
-    weights: str | None = None,
-    device: str = "auto",
+    weights: Weights = None,
+    device: Device = "auto",
     precision: Precision = "auto",
-    out: Out = None,
+    out: OutFile = None,
 ) -> None:
     """Peak memory of one depth map, and how it grows with pixels and with views.
 
@@ -59,7 +55,6 @@ def memory(
         size: WIDTHxHEIGHT of the largest images; a quarter of the pixels is measured too.
         views: Images per depth map; two more are measured too.
         weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
-        device: auto, cpu, cuda, cuda:1, mps.
         precision: auto is float16 on CUDA and float32 elsewhere.
         out: JSON file to write.
     """

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import tyro
 
+from gbinet.cli.options import Assets
 from gbinet.inference.device import pick_device
 from gbinet.training.calibrate import SIZES, calibrate
 
 
 def run(
-    weights: Annotated[Path, tyro.conf.Positional],
-    assets: Path | None = None,
+    weights: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="WEIGHTS")],
+    assets: Assets = None,
     scenes: int = 2,
     sizes: tuple[int, ...] = SIZES,
 ) -> None:
@@ -24,8 +25,8 @@ def run(
 
     Args:
         weights: A weights file of gbinet (.safetensors). Only its header changes.
-        assets: Folder of objects and textures, as in training; default: generated shapes.
-        scenes: Of each difficulty and image size; and five times as many tables of each size.
+        assets: Folder of objects and textures, as in training.
+        scenes: How many scenes of each difficulty and image size; and five times as many tables of each size.
         sizes: Widths of the images in pixels. Confidence differs between small and large ones: give those in
             use.
     """

@@ -17,11 +17,12 @@ from gbinet.cluster.session import CORES, LOCAL, ClusterConfig
 class ClusterOptions:
     """Many workers instead of this process."""
 
+    # Compute on Ray (extra 'cluster'): alone, over all GPUs or cores of this machine; with an address
+    # such as HOST:PORT or auto, on a running cluster whose machines see the same files. The result is the
+    # same.
     cluster: Annotated[
         str | None, tyro.conf.arg(metavar="[ADDRESS]", help_behavior_hint="(default: this process)")
     ] = None
-    """Compute on Ray (extra 'cluster'): alone, over all GPUs or cores of this machine; with an address
-    (HOST:PORT, or auto), on a running cluster whose machines see the same files. The result is the same."""
     worker_cores: Annotated[int | None, otherwise(f"{CORES}, or 1 where no machine has more", "INT")] = None
     """Cores of a worker of --cluster, where there are no GPUs."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from gbinet.cli.options import KindName, SceneFlags, SceneOptions, WriterName
+from gbinet.cli.options import Factor, RecognisedKind, SceneFlags, SceneOptions, WriterName, otherwise
 from gbinet.cli.say import say, say_notes
 from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError, SceneError
@@ -25,12 +25,12 @@ def run(
     source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="IN")],
     target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")],
     to: WriterName | None = None,
-    kind: KindName | None = None,
-    depth: Path | None = None,
-    cloud: Path | None = None,
+    kind: RecognisedKind = None,
+    depth: Annotated[Path | None, otherwise("the depth that the scene has", "PATH")] = None,
+    cloud: Annotated[Path | None, otherwise("the sparse points", "FILE")] = None,
     scene: SceneFlags = SceneOptions(),
-    scale_in: Annotated[float, tyro.conf.arg(metavar="FACTOR")] = 1.0,
-    scale_out: Annotated[float, tyro.conf.arg(metavar="FACTOR")] = 1.0,
+    depth_scale: Factor = 1.0,
+    scale_out: Factor = 1.0,
     crs: str | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -40,13 +40,12 @@ def run(
         source: A scene folder (COLMAP, MVSNet, nerfstudio, RGB-D, ...), a depth file or a cloud (.ply, .las,
             .laz, .xyz).
         target: The folder or file to write; the suffix of a file says its format.
-        to: Format of the scene that is written. colmap-dense is a workspace for COLMAP's stereo_fusion;
-            depth-png and depth-exr are the depth maps alone, with their cameras in cameras.json.
+        to: Format of the scene that is written; a scene needs it. colmap-dense is a workspace for COLMAP's
+            stereo_fusion; depth-png and depth-exr are the depth maps alone, with cameras in cameras.json.
         kind: Read the scene as this (see `gbinet info`) instead of recognising it.
-        depth: Folder of depth maps named like the views (or what `gbinet reconstruct` wrote); without it,
-            depth that the scene itself has is used.
-        cloud: Point cloud to hand to nerfstudio instead of the sparse points.
-        scale_in: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
+        depth: Folder of depth maps named like the views, or what `gbinet reconstruct` wrote.
+        cloud: Point cloud to hand to nerfstudio.
+        depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
         scale_out: The same for a depth file that is written.
         crs: Coordinate system to note in a .las or .laz file, e.g. EPSG:32615.
         overwrite: Write into a folder that is not empty.
@@ -55,11 +54,13 @@ def run(
         if to is None:
             raise InputError(f"{source} is a scene: say what to write, e.g. --to nerfstudio")
         _check_folders(source, target, to, depth, cloud, overwrite)
-        _convert_scene(scene.load(source, kind), target, to, depth, cloud, scale_in)
+        _convert_scene(scene.load(source, kind), target, to, depth, cloud, depth_scale)
     elif is_cloud_name(source):
         _convert_cloud(source, target, crs)
     else:
-        _convert_depth(source, target, scale_in, scale_out)
+        if not source.exists():
+            raise InputError(f"{source}: there is no such file or folder")
+        _convert_depth(source, target, depth_scale, scale_out)
 
 
 def _convert_cloud(source: Path, target: Path, crs: str | None) -> None:
@@ -76,11 +77,11 @@ def _convert_cloud(source: Path, target: Path, crs: str | None) -> None:
     say(f"{writer.count:,} points in {target}")
 
 
-def _convert_depth(source: Path, target: Path, scale_in: float, scale_out: float) -> None:
+def _convert_depth(source: Path, target: Path, depth_scale: float, scale_out: float) -> None:
     from gbinet.formats.depth_files import read_confidence, read_depth, write_depth
     from gbinet.formats.made_by import maker_of
 
-    values = read_depth(source, scale_in)
+    values = read_depth(source, depth_scale)
     write_depth(target, values, read_confidence(source), scale_out, maker_of(source))
     say(f"depth map of {values.shape[1]}x{values.shape[0]} in {target}")
     known = values[values > 0]
@@ -105,12 +106,12 @@ def _check_folders(
 
 
 def _convert_scene(
-    scene: Scene, target: Path, to: str, depth: Path | None, cloud: Path | None, scale_in: float
+    scene: Scene, target: Path, to: str, depth: Path | None, cloud: Path | None, depth_scale: float
 ) -> None:
     from gbinet.formats.cloud_files import read_cloud
 
     say_notes(scene.warnings)
-    maps = _depth_maps(scene, depth, scale_in)
+    maps = _depth_maps(scene, depth, depth_scale)
     found = maps.known()
     if found and writers()[to].depth == "dropped":
         say(f"note: {len(found)} depth maps are not written: {to} has no place for them")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from gbinet.cli.options import Size, otherwise
+from gbinet.cli.options import Device, Out, Size, Weights
 
 
 def run(
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("gbinet-demo"),
-    weights: Annotated[str | None, otherwise("the bundled weights", "WEIGHTS")] = None,
+    out: Out = Path("gbinet-demo"),
+    weights: Weights = None,
     seed: int = 8,
     views: int = 9,
     size: Size = (512, 384),
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Render a small scene, reconstruct it with the bundled weights, and compare it with the truth.
 
@@ -26,7 +23,6 @@ def run(
         seed: Which scene is rendered.
         views: How many photos are rendered.
         size: WIDTHxHEIGHT of the photos in pixels.
-        device: auto, cpu, cuda, mps.
     """
     from gbinet.cli.progress import StepBars
     from gbinet.cli.say import say, say_notes

@@ -11,26 +11,30 @@ import tyro
 from gbinet.cli.cluster_options import ClusterFlags, ClusterOptions
 from gbinet.cli.options import (
     BY_EXIF,
+    Images,
+    Masks,
+    NearFar,
     NetworkFlags,
     NetworkOptions,
+    Out,
     otherwise,
+    range_of,
 )
 from gbinet.cli.place_options import UNPLACED, PlaceFlags
 from gbinet.cli.progress import StepBars
 from gbinet.cli.say import say, say_notes
-from gbinet.scene import DepthRange
 from gbinet.scenes.sfm.cameras import CameraSharing
 
 
 def run(
-    scene: tyro.conf.Positional[Path],
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    scene: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SCENE")],
+    out: Out,
     max_size: int = 1152,
     views: int = 5,
-    stages: Annotated[int | None, otherwise("as the weights were trained", "N")] = None,
-    depth_range: Annotated[tuple[float, float] | None, otherwise("each view's own", "NEAR FAR")] = None,
-    images: Annotated[Path | None, otherwise("beside the cameras", "FOLDER")] = None,
-    masks: Annotated[Path | None, otherwise("those of the scene", "FOLDER")] = None,
+    stages: Annotated[int | None, otherwise("as the weights were trained", "INT")] = None,
+    depth_range: NearFar = None,
+    images: Images = None,
+    masks: Masks = None,
     camera: Annotated[CameraSharing | None, BY_EXIF] = None,
     frames: int = 100,
     place: PlaceFlags = UNPLACED,
@@ -46,8 +50,9 @@ def run(
         out: Folder; depth/<view>.npz holds depth and confidence. Run again with the same folder to continue.
         max_size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
-        stages: Search stages, instead of what the weights were trained for.
-        depth_range: NEAR FAR for all views, in the scene's unit, instead of what the scene says.
+        stages: Stages to search.
+        depth_range: Nearest and farthest depth of all views, in the scene's unit, instead of what the scene
+            says.
         images: Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene
             and this folder is not read.
         masks: Folder of masks named like the photos, if it is not beside them; black is left out when the
@@ -67,7 +72,7 @@ def run(
     from gbinet.pipeline.reconstruct import ReconstructConfig, failures
     from gbinet.pipeline.record import duration
 
-    limits = None if depth_range is None else DepthRange(*depth_range)
+    limits = range_of(depth_range)
     settings = network.settings(max_size=max_size, views=views, stages=stages, depth_range=limits)
     config = DepthConfig(**settings)
     model = GBiNet.from_pretrained(network.weights)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import tyro
 
-from gbinet.cli.evaluate_common import Device, finish, pick
+from gbinet.cli.evaluate_common import finish, pick, results
 from gbinet.cli.evaluate_depth import depth
 from gbinet.cli.evaluate_tanks import tanks, tanks_upload
+from gbinet.cli.options import Device, otherwise
 from gbinet.cli.progress import progress_bar
 from gbinet.cli.say import say
 from gbinet.errors import FormatError, check_positive
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 def cloud(
     prediction: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTION")],
     truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
-    out: Path | None = None,
+    out: Annotated[Path | None, results("evaluation beside PREDICTION")] = None,
     thresholds: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 5.0),
-    max_distance: float = math.inf,
-    thinning: float | None = None,
+    max_distance: Annotated[float, tyro.conf.arg(help_behavior_hint="(default: all count)")] = math.inf,
+    thinning: Annotated[float | None, otherwise("no thinning", "FLOAT")] = None,
     unit: str = "mm",
     seed: int = 0,
     device: Device = "auto",
@@ -39,13 +40,12 @@ def cloud(
     Args:
         prediction: PLY file.
         truth: PLY file, in the same frame and unit.
-        out: Where the results go; default `evaluation` beside the prediction.
+        out: Folder for the results.
         thresholds: Distances for precision, recall and F-score; plots use the largest as their end.
         max_distance: Larger distances do not count in the means (DTU: 20).
         thinning: First thin the prediction to this spacing, so that its density does not count (DTU: 0.2).
         unit: Name of the unit, for the labels.
         seed: Of the random order of thinning.
-        device: Where to compute.
     """
     from gbinet.evaluation.cloud import compare_clouds, load_points, score_cloud
     from gbinet.evaluation.scores import ScoreSheet, Table, provenance
@@ -100,9 +100,11 @@ def _cloud_pictures(out: Path, name: str, distances: CloudDistances, largest: fl
 def dtu(
     clouds: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CLOUDS")],
     truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
-    out: Path | None = None,
-    scans: tuple[int, ...] = (),
-    pattern: str | None = None,
+    out: Annotated[Path | None, results("evaluation in CLOUDS")] = None,
+    scans: Annotated[
+        tuple[int, ...], tyro.conf.arg(help_behavior_hint="(default: the 22 of the test set)")
+    ] = (),
+    pattern: Annotated[str | None, otherwise("any of those above", "NAME")] = None,
     seed: int = 0,
     device: Device = "auto",
     clouds_with_errors: bool = True,
@@ -114,11 +116,10 @@ def dtu(
     Args:
         clouds: Folder with a cloud per scan: scan1/cloud.ply, scan1.ply, mvsnet001_l3.ply, ...
         truth: DTU's folder 'SampleSet/MVS Data', with ObsMask/ and Points/stl/.
-        out: Where the results go; default `<clouds>/evaluation`.
-        scans: Scans to score; default the 22 of the test set.
+        out: Folder for the results.
+        scans: Numbers of the scans to score.
         pattern: How your clouds are named, e.g. my{scan:03}.ply.
         seed: Of the random order of thinning.
-        device: Where to compute.
         clouds_with_errors: Write clouds coloured by their error.
     """
     from gbinet.evaluation.dtu import DTUProtocol, find_cloud, mean_score
@@ -192,7 +193,7 @@ def _dtu_scan(
 def eth3d(
     prediction: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTION")],
     scans: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SCANS")],
-    out: Path | None = None,
+    out: Annotated[Path | None, results("evaluation beside PREDICTION")] = None,
     tolerances: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     device: Device = "auto",
 ) -> None:
@@ -201,9 +202,8 @@ def eth3d(
     Args:
         prediction: PLY file, in the frame of the scans, in metres.
         scans: MeshLab project of the laser scans: dslr_scan_eval/scan_alignment.mlp.
-        out: Where the results go; default `evaluation` beside the prediction.
+        out: Folder for the results.
         tolerances: In metres.
-        device: Where to compute.
     """
     from gbinet.evaluation.cloud import load_points
     from gbinet.evaluation.eth3d import ETH3DProtocol, evaluate_scene, load_scans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -12,7 +12,10 @@ from gbinet.cli.say import say, tell
 if TYPE_CHECKING:
     from gbinet.evaluation.scores import ScoreSheet
 
-Device = Annotated[str, tyro.conf.arg(help="auto takes a GPU where there is one; or cpu, cuda, cuda:1.")]
+
+def results(otherwise: str) -> Any:
+    """-o, and where results go without it."""
+    return tyro.conf.arg(aliases=["-o"], metavar="PATH", help_behavior_hint=f"(default: {otherwise})")
 
 
 def images_of(images: Path | None, scene: str) -> Path | None:

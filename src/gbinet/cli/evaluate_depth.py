@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import tyro
 
-from gbinet.cli.evaluate_common import finish, images_of
+from gbinet.cli.evaluate_common import finish, images_of, results
+from gbinet.cli.options import Factor, Images
 from gbinet.cli.progress import progress_bar
 from gbinet.errors import SceneError
 from gbinet.names import file_stem
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 def depth(
     predictions: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTIONS")],
     truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
-    out: Path | None = None,
+    out: Annotated[Path | None, results("evaluation in PREDICTIONS")] = None,
     thresholds: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0),
     unit: str = "mm",
-    depth_scale: float = 1.0,
-    truth_scale: float = 1.0,
+    depth_scale: Factor = 1.0,
+    truth_scale: Factor = 1.0,
     maps: bool = True,
-    images: Path | None = None,
+    images: Images = None,
 ) -> None:
     """Depth maps against true ones: shares within thresholds, mean, median; without edges; by confidence.
 
@@ -38,7 +39,7 @@ def depth(
         predictions: What `gbinet depth` or `gbinet reconstruct` wrote, a folder of depth files, or a folder
             of such folders, one per scene.
         truth: A scene with true depth, or a folder of depth files of the same names; one per scene likewise.
-        out: Where the results go; default `<predictions>/evaluation`.
+        out: Folder for the results.
         thresholds: Largest errors, in the unit of the scene.
         unit: Name of that unit, for the labels.
         depth_scale: Stored prediction times this is the unit of the scene.

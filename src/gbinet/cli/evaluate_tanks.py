@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import tyro
 
-from gbinet.cli.evaluate_common import Device, finish, images_of, pick
+from gbinet.cli.evaluate_common import finish, images_of, pick, results
+from gbinet.cli.options import Device, Images, otherwise
 from gbinet.cli.progress import progress_bar
 from gbinet.cli.say import say
 from gbinet.errors import SceneError
@@ -23,9 +24,9 @@ def tanks(
     clouds: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CLOUDS")],
     trajectories: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRAJECTORIES")],
     truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
-    out: Path | None = None,
-    tau: float | None = None,
-    images: Path | None = None,
+    out: Annotated[Path | None, results("evaluation beside the clouds")] = None,
+    tau: Annotated[float | None, otherwise("the scene's own", "FLOAT")] = None,
+    images: Images = None,
     device: Device = "auto",
 ) -> None:
     """Precision, recall and F-score of training scenes of Tanks and Temples, by the published procedure.
@@ -34,11 +35,10 @@ def tanks(
         clouds: A PLY file, or a folder with <Scene>.ply or <Scene>/cloud.ply.
         trajectories: Poses of all images: a .log file or a scene folder; for several scenes a folder of them.
         truth: The benchmark's folder of the scene (Truck/Truck.ply, .json, ...), or the folder above several.
-        out: Where the results go; default `evaluation` beside the clouds.
+        out: Folder for the results.
         tau: Threshold in metres, for a scene that is not in the benchmark.
         images: Folder of the photos, if a scene folder has them elsewhere; for several scenes, a folder of
             such folders. What lies outside the scene and this folder is not read.
-        device: Where to compute.
     """
     from gbinet.evaluation.scores import ScoreSheet, Table, provenance
     from gbinet.evaluation.tanks import TAU, load_reference
@@ -101,7 +101,7 @@ def tanks_upload(
     trajectories: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRAJECTORIES")],
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
     group: Literal["intermediate", "advanced", "both"] = "both",
-    images: Path | None = None,
+    images: Images = None,
 ) -> None:
     """Collect clouds and trajectories under the names that the server of Tanks and Temples wants.
 

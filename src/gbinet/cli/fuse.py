@@ -11,10 +11,15 @@ import tyro
 
 from gbinet.cli.cluster_options import ClusterFlags, ClusterOptions
 from gbinet.cli.options import (
+    Device,
+    Factor,
     FusionFlags,
     FusionOptions,
+    Images,
+    Masks,
     MeshFlags,
     MeshOptions,
+    Out,
     otherwise,
 )
 from gbinet.cli.progress import StepBars
@@ -26,18 +31,18 @@ from gbinet.fusion.mesh import Mesher
 
 
 def run(
-    scene: tyro.conf.Positional[Path],
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
-    depth: Path | None = None,
-    depth_scale: float = 1.0,
+    scene: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SCENE")],
+    out: Out,
+    depth: Annotated[Path | None, otherwise("the depth that the scene has", "PATH")] = None,
+    depth_scale: Factor = 1.0,
     fusion: FusionFlags = FusionOptions(),
     max_sources: int = FusionConfig.max_sources,
-    images: Path | None = None,
-    masks: Path | None = None,
+    images: Images = None,
+    masks: Masks = None,
     mesh: MeshFlags = MeshOptions(),
     tiles: Annotated[float | None, otherwise("one file", "LENGTH")] = None,
     workers: ClusterFlags = ClusterOptions(),
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Fuse depth maps into one cloud; memory does not grow with their number.
 
@@ -45,7 +50,7 @@ def run(
         scene: Scene with poses (COLMAP, also a dense workspace; MVSNet; nerfstudio; RGB-D; ...).
         out: The file to write: .ply, .las, .laz or .xyz; or a folder for cloud.ply (also results_v1.2).
         depth: Folder of depth maps named like the views (.npz .npy .pfm .png .tif .bin .dmap), or the output
-            of `gbinet depth`, or a COLMAP workspace. Without it, the depth that the scene itself has is used.
+            of `gbinet depth`, or a COLMAP workspace.
         depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
         max_sources: How many neighbours of each view are compared.
         images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
@@ -53,7 +58,6 @@ def run(
         masks: Folder of masks named like the photos; black is ignored.
         tiles: Write the cloud as cubes with edges of this length, in the scene's unit: out/tiles holds a file
             for each and index.json.
-        device: auto, cpu, cuda, cuda:1, mps.
     """
     from gbinet.cluster.session import connected
     from gbinet.pipeline.computing import compute_cloud, tile_writer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from gbinet.cli.options import KindName, SceneFlags, SceneOptions
+from gbinet.cli.options import RecognisedKind, SceneFlags, SceneOptions, otherwise
 from gbinet.cli.say import for_programs, say, tell
 from gbinet.names import shown
 
@@ -21,16 +21,16 @@ _ROWS = 12  # views in the table, unless all are asked for
 
 
 def run(
-    folder: tyro.conf.Positional[Path],
-    picture: Path | None = None,
-    kind: KindName | None = None,
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SCENE")],
+    picture: Annotated[Path | None, otherwise("none is drawn", "FILE")] = None,
+    kind: RecognisedKind = None,
     scene: SceneFlags = SceneOptions(),
     all: bool = False,
 ) -> None:
     """Show what was understood of a scene: views, sizes, depth ranges, pairs, coverage.
 
     Args:
-        folder: A folder of posed photos.
+        folder: A folder of photos, with or without poses.
         picture: Where to write a picture of it (cameras, points, ranges, pairs, photos), e.g. scene.png.
         kind: Read it as this instead of recognising it.
         all: List every view.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
 import logging
@@ -35,7 +36,7 @@ VERBS: dict[str, str] = {
 }
 
 
-FOR_PROGRAMS = ("info", "reconstruct", "evaluate", "benchmark")  # verbs that take --json
+FOR_PROGRAMS = ("info", "reconstruct", "evaluate", "validate", "benchmark")  # verbs that take --json
 _GO_ON = "Finished work is kept; run the same command again to continue."
 
 
@@ -90,7 +91,9 @@ def main(argv: list[str] | None = None) -> int:
             return 2
         return 0
     if verb not in VERBS:
-        print(f"gbinet: there is no verb {verb!r}.\n\n{usage()}", file=sys.stderr)
+        near = difflib.get_close_matches(verb, VERBS, 1)
+        hint = f" Did you mean `gbinet {near[0]}`?" if near else ""
+        print(f"gbinet: there is no verb {verb!r}.{hint}\n\n{usage()}", file=sys.stderr)
         return 2
     speak_to_programs(verb in FOR_PROGRAMS and "--json" in arguments)
     if for_programs():
@@ -106,7 +109,7 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
 
     from gbinet.cli.allocator import keep_freed_memory
     from gbinet.cli.cluster_options import spelled_out
-    from gbinet.cli.optional_values import REGISTRY
+    from gbinet.cli.optional_values import REGISTRY, flow
     from gbinet.errors import GBiNetError
 
     keep_freed_memory()
@@ -119,6 +122,7 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
     try:
         module = importlib.import_module(f"gbinet.cli.{verb}")
         run = module.command(arguments) if hasattr(module, "command") else module.run
+        flow(run)
         parse = tyro.extras.subcommand_cli_from_dict if isinstance(run, dict) else tyro.cli
         parse(run, args=arguments, prog=f"gbinet {verb}", description=VERBS[verb], registry=REGISTRY)
     except GBiNetError as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tyro
 
+from gbinet.errors import InputError
 from gbinet.fusion.fuse import FusionConfig
 from gbinet.inference.device import Precision
 from gbinet.scene import DepthRange, Scene
@@ -24,6 +26,35 @@ else:  # what the lists of kinds and writers hold
 def otherwise(what: str, metavar: str) -> Any:
     """How an option that may be left out is shown: what then happens, and what it takes."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {what})")
+
+
+# Options of several verbs that are no group.
+Out = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+OutFile = Annotated[
+    Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH", help_behavior_hint="(default: no file)")
+]
+Assets = Annotated[Path | None, otherwise("generated shapes and textures", "PATH")]
+Images = Annotated[Path | None, otherwise("beside the cameras", "FOLDER")]
+Masks = Annotated[Path | None, otherwise("those of the scene", "FOLDER")]
+Weights = Annotated[str | None, otherwise("the bundled weights", "WEIGHTS")]
+NearFar = Annotated[tuple[float, float] | None, otherwise("each view's own", "NEAR FAR")]
+RecognisedKind = Annotated[KindName | None, otherwise("as recognised", f"{{{','.join(readable())}}}")]
+Factor = Annotated[float, tyro.conf.arg(metavar="FACTOR")]
+Device = Annotated[
+    str,
+    tyro.conf.arg(
+        metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps. auto takes a GPU where there is one."
+    ),
+]
+
+
+def range_of(limits: tuple[float, float] | None) -> DepthRange | None:
+    """What --depth-range says."""
+    if limits is not None and not 0 < limits[0] < limits[1] < math.inf:
+        raise InputError(
+            f"--depth-range NEAR FAR must satisfy 0 < NEAR < FAR, got {limits[0]:g} {limits[1]:g}"
+        )
+    return None if limits is None else DepthRange(*limits)
 
 
 BY_EXIF = tyro.conf.arg(
@@ -56,17 +87,17 @@ Size = Annotated[
 class SceneOptions:
     """How a scene is read."""
 
-    depth_range: Annotated[tuple[float, float] | None, otherwise("each view's own", "NEAR FAR")] = None
-    """NEAR FAR for all views, in the scene's unit, instead of what the scene says."""
-    images: Annotated[Path | None, otherwise("beside the cameras", "FOLDER")] = None
-    """Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene and this
-    folder is not read."""
-    masks: Annotated[Path | None, otherwise("those of the scene", "FOLDER")] = None
+    depth_range: NearFar = None
+    """Nearest and farthest depth of all views, in the scene's unit, instead of what the scene says."""
+    # Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene and this
+    # folder is not read.
+    images: Images = None
+    masks: Masks = None
     """Folder of masks named like the photos, if it is not beside them; black is ignored."""
 
     @property
     def limits(self) -> DepthRange | None:
-        return None if self.depth_range is None else DepthRange(*self.depth_range)
+        return range_of(self.depth_range)
 
     def load(self, folder: Path, kind: str | None) -> Scene:
         from gbinet.cli.progress import progress_bar
@@ -87,10 +118,9 @@ class SceneOptions:
 class NetworkOptions:
     """Which network runs, and on what."""
 
-    weights: Annotated[str | None, otherwise("the bundled weights", "WEIGHTS")] = None
+    weights: Weights = None
     """Name of bundled weights, a weights file of gbinet, or a published .ckpt."""
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:1, mps."""
+    device: Device = "auto"
     precision: Precision = "auto"
     """auto is float16 on CUDA and float32 elsewhere."""
     max_memory: Annotated[float | None, otherwise("what there is", "GIB")] = None
@@ -106,11 +136,11 @@ class NetworkOptions:
 class MeshOptions:
     """A mesh beside the cloud."""
 
+    # Also write a mesh (extra 'mesh'): tsdf keeps to what photos confirmed, poisson closes holes, textured
+    # paints the photos onto tsdf, as .glb and .obj.
     mesh: Annotated[
         Literal["tsdf", "poisson", "textured"] | None, otherwise("none", "{tsdf,poisson,textured}")
     ] = None
-    """Also write a mesh (extra 'mesh'): tsdf keeps to what photos confirmed, poisson closes holes, textured
-    paints the photos onto tsdf, as .glb and .obj."""
     mesh_voxel: Annotated[float | None, otherwise("2 pixels", "SIZE")] = None
     """Edge of the voxels of --mesh tsdf and textured, in the scene's unit."""
     mesh_faces: int = 100_000
@@ -148,7 +178,7 @@ class FusionOptions:
     box: Annotated[
         tuple[float, float, float, float, float, float] | None, otherwise("everything", "X0 Y0 Z0 X1 Y1 Z1")
     ] = None
-    """Keep only x0 y0 z0 x1 y1 z1."""
+    """Keep only what lies in this box, in the scene's unit."""
 
     @classmethod
     def of(cls, config: FusionConfig) -> Self:

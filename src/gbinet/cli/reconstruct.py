@@ -19,6 +19,7 @@ from gbinet.cli.options import (
     MeshOptions,
     NetworkFlags,
     NetworkOptions,
+    Out,
     SceneFlags,
     SceneOptions,
 )
@@ -53,8 +54,8 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
 
 
 def run(
-    photos: tyro.conf.Positional[Path],
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    photos: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="PHOTOS")],
+    out: Out,
     quality: Quality = "balanced",
     max_size: int = 1152,
     views: int = 5,

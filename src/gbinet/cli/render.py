@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from gbinet.cli.options import Size
+from gbinet.cli.options import Assets, Device, Size, otherwise
 from gbinet.cli.say import say
 
 
@@ -16,13 +16,16 @@ def run(
     scenes: int = 20,
     views: int = 11,
     size: Size = (1600, 1152),
-    assets: Path | None = None,
+    assets: Assets = None,
     layout: Literal["mvsnet", "blendedmvs"] = "mvsnet",
-    kind: Literal["table", "room", "facade", "terrain"] | None = None,
-    unit: float = 1.0,
+    scene_kind: Annotated[
+        Literal["table", "room", "facade", "terrain"] | None,
+        otherwise("all, in their usual shares", "{table,room,facade,terrain}"),
+    ] = None,
+    units_per_metre: float = 1.0,
     life: float = 0.0,
     seed: int = 0,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Render scenes with photos, cameras, pairs and exact depth maps. Finished scenes are kept.
 
@@ -32,21 +35,20 @@ def run(
         views: Photos per scene.
         size: WIDTHxHEIGHT of the photos.
         assets: Folder of objects and textures (gso/, polyhaven/, meshes/, textures/), or a folder of such
-            folders. Without it, shapes and textures are generated.
+            folders.
         layout: Names of the folders in a scene.
-        kind: Only this kind of scene.
-        unit: Scene units per metre; 1000 writes millimetres.
+        scene_kind: Only this kind of scene.
+        units_per_metre: Of cameras and depth maps; 1000 writes millimetres.
         life: Share of scenes with the difficulties of real photos: gloss, plain walls, sky, thin things,
             blur, dim light, and so on. Cameras and depth maps stay exact.
         seed: Another seed gives other scenes.
-        device: auto, cpu, cuda.
     """
     import torch
 
     from gbinet.cli.progress import progress_bar
     from gbinet.render.write import WriteConfig, write_dataset
 
-    config = WriteConfig(scenes, views, *size, layout, kind, seed, unit, life)
+    config = WriteConfig(scenes, views, *size, layout, scene_kind, seed, units_per_metre, life)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     with progress_bar("rendering") as progress:

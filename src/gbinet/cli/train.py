@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from gbinet.cli.options import Size, otherwise
-from gbinet.errors import InputError
+from gbinet.errors import InputError, no_folder
 from gbinet.training.checkpoint import resumed_config
 from gbinet.training.config import TrainConfig, preset
 from gbinet.training.progress import line
@@ -22,7 +22,10 @@ from gbinet.training.trainer import TrainStatus, train
 class Start:
     """Where a run begins."""
 
-    out: Annotated[Path | None, otherwise("runs/PRESET", "PATH")] = None
+    out: Annotated[
+        Path | None,
+        tyro.conf.arg(aliases=["-o"], metavar="PATH", help_behavior_hint="(default: runs/PRESET)"),
+    ] = None
     """Folder of the run: weights, checkpoint, log, curves."""
     preset: Literal["rendered", "dtu", "dtu-crops", "blendedmvs"] = "rendered"
     """What the options below are where you do not give them."""
@@ -31,8 +34,8 @@ class Start:
         otherwise("gbinet", "{gbinet,binet,gbinet-6,bundled}"),
     ] = None
     """Which network: sets the options at the end."""
-    resume: bool = False  # continue from the newest checkpoint in OUT, exactly where it stopped
-    size: Size | None = None  # of training images in pixels; multiples of 64
+    resume: bool = False  # Continue from the newest checkpoint in --out, exactly where it stopped.
+    size: Size | None = None  # WIDTHxHEIGHT of the training images in pixels; multiples of 64.
 
     @property
     def folder(self) -> Path:
@@ -84,11 +87,12 @@ def _check_folders(config: TrainConfig) -> None:
     """What is given must be read, and what is read must be there: said now, not by a reader of scans."""
     for name, path in (("--data", config.data), ("--assets", config.assets)):
         if path is not None and not path.is_dir():
-            raise InputError(f"{name} {path}: there is no such folder")
+            raise InputError(f"{name} {no_folder(path)}")
     if config.source == "rendered" and config.data is not None:
         raise InputError(
-            "--data is only read with --preset dtu, dtu-crops or blendedmvs; "
-            "rendered scenes need none (--assets for objects of yours)"
+            "--data is only read with --preset dtu, dtu-crops or blendedmvs; rendered scenes need none "
+            "(--assets for objects of yours). On scenes of yours you train in Python: see the page "
+            "Train on your own data"
         )
     if config.source != "rendered" and config.data is None:
         raise InputError(f"--data is missing: the folder of {config.source}'s training set")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from gbinet.evaluation.scores import write_json
+from gbinet.cli.options import Assets, OutFile, otherwise
+from gbinet.cli.say import say, tell
+from gbinet.evaluation.scores import plain, write_json
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
 from gbinet.render.validation import LIFE_SCENES, life_samples
@@ -17,13 +19,13 @@ from gbinet.training.validate import table, table_by_name, validate, validate_by
 
 
 def run(
-    weights: Annotated[str, tyro.conf.Positional] = "gbinet",
+    weights: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[WEIGHTS]")] = "gbinet",
     set_: Annotated[Literal["tables", "life"], tyro.conf.arg(name="set")] = "tables",
-    assets: Path | None = None,
-    scenes: int | None = None,
-    stages: int | None = None,
+    assets: Assets = None,
+    scenes: Annotated[int | None, otherwise(f"8; with --set life {LIFE_SCENES}", "INT")] = None,
+    stages: Annotated[int | None, otherwise("as the weights were trained", "INT")] = None,
     first_stage: int = 6,
-    json: Path | None = None,
+    out: OutFile = None,
 ) -> None:
     """Print the share of pixels within each threshold, for every stage and read-out, or for every difficulty.
 
@@ -31,23 +33,27 @@ def run(
         weights: A weights file of gbinet, a published .ckpt, or the name of bundled weights.
         set_: tables: millimetres off, of narrow views of tables. life: percent of the depth, of scenes of all
             kinds with one difficulty each.
-        assets: Folder of objects and textures, as in training; default: generated shapes.
-        scenes: How many scenes; in the set life: for each difficulty. Default: 8, in the set life 4.
-        stages: Stages to search; default: the network's own.
-        first_stage: First stage to print; not in the set life, where only the last one is.
-        json: Write everything here.
+        assets: Folder of objects and textures, as in training.
+        scenes: How many scenes; with --set life, of each difficulty.
+        stages: Stages to search.
+        first_stage: First stage to print; with --set life, only the last one is.
+        out: JSON file to write, with everything that was measured.
     """
     device = pick_device()
     model = GBiNet.from_pretrained(weights).to(device)
     if set_ == "life":
         samples = life_samples(assets, device=device, scenes=scenes or LIFE_SCENES)
         errors = validate_by_name(model, (sample.batch() for sample in samples), stages)
-        print(table_by_name(errors))
-        if json:
-            write_json(json, {name: found.to_dict() for name, found in errors.items()})
+        say(table_by_name(errors))
+        _finish(out, {name: found.to_dict() for name, found in errors.items()})
         return
     config = preset("rendered", assets=assets, validation_scenes=scenes or 8)
     result = validate(model, validation_batches(config, device), stages)
-    print(table(result, first_stage))
-    if json:
-        write_json(json, result.to_dict())
+    say(table(result, first_stage))
+    _finish(out, result.to_dict())
+
+
+def _finish(out: Path | None, content: dict[str, Any]) -> None:
+    if out is not None:
+        say(f"figures in {write_json(out, content)}")
+    tell(plain(content))

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
+from gbinet.cli.options import Images, otherwise
 from gbinet.cli.say import say
 from gbinet.errors import GBiNetError
 from gbinet.scene import Scene
 
 
 def run(
-    out: tyro.conf.Positional[Path], scene: Path | None = None, images: Path | None = None, port: int = 8080
+    out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RESULT")],
+    scene: Annotated[Path | None, otherwise("the one that the result names", "FOLDER")] = None,
+    images: Images = None,
+    port: int = 8080,
 ) -> None:
     """Look at a reconstruction: cloud, cameras with photos and depth, sliders. Only this machine can connect.
 

@@ -47,7 +47,8 @@ def read_frames(path: Path, width: int | None = None) -> Iterator[NDArray[np.uin
         raise
     except av.error.FFmpegError as error:
         if count == 0:
-            raise FormatError(path, f"is not a readable video ({error})") from error
+            advice = "convert it to H.264 in .mp4, or give a folder of photos"
+            raise FormatError(path, f"cannot be read as a video; {advice} ({error})") from error
     if count == 0:
         raise FormatError(path, "holds no frame that can be read")
 

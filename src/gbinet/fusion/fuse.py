@@ -171,7 +171,7 @@ def _doubts(points: int, views: int, lonely: list[str], min_views: int) -> Itera
         yield (
             f"few photos see what {len(lonely)} of {views} views see, so fewer than {min_views} "
             f"others had to agree on their points, which are less reliable ({shown}); "
-            "--strict-views insists on all of them"
+            "take more photos there, closer together, or drop these points with --strict-views"
         )
     if points == 0:
         yield (

@@ -39,8 +39,8 @@ class GBiNetConfig:
     first_spacing: float = 0.0
     inverse_depth: bool = False  # bins equal in 1/depth instead of depth
     edge_cells: int = 0  # > 0: maps are enlarged without mixing cells further apart than this, across edges
-    # Two numbers per scale, coarse to fine: after a stage, answers are averaged over so many pixels around (0
-    # = none), as far as they are less than so many cells away from the pixel's own
+    # Two numbers per scale, coarse to fine: after a stage, answers are averaged over so many pixels around,
+    # none if 0, as far as they are less than so many cells away from the pixel's own
     smoothing: tuple[tuple[int, int], ...] = ()
     refiner: bool = False  # a small network that corrects the smoothed depth of the last stage
     refiner_sides: bool = False  # it may take the depth of either side of an edge, too

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from gbinet.errors import InputError, SceneError
+from gbinet.errors import InputError, SceneError, no_folder
 from gbinet.inference.predictor import DepthConfig
 from gbinet.progress import Progress, StepProgress
 from gbinet.scene import Scene
@@ -42,7 +42,7 @@ def open_scene(
         return source, [], None
     folder, notes = Path(source), list[str]()
     if not folder.is_dir():
-        raise SceneError(f"{folder}: there is no such folder")
+        raise SceneError(no_folder(folder))
     kind = recognise(folder)
     if kind is None and not (config.camera == "per-folder" and list_photos(folder, subfolders=True)):
         raise SceneError(why_not(folder))

@@ -118,6 +118,7 @@ def write_place(out: Path, located: Georeference | None) -> None:
 def with_place(page: Report, located: Georeference | None, *, bare: bool) -> Report:
     """The report with where the result lies, or that it has no unit. `bare`: see `placed`."""
     if located is not None:
-        return replace(page, tables={"Place": located.facts(), **page.tables})
-    unit = "no unit: found from photos alone; --scale gives one"
-    return replace(page, subtitle=f"{page.subtitle} · {unit}") if bare else page
+        unit = "m" if located.photos else ""  # a length has a unit that only its user knows
+        return replace(page, tables={"Place": located.facts(), **page.tables}, unit=unit)
+    missing = "no unit: found from photos alone; --scale gives one"
+    return replace(page, subtitle=f"{page.subtitle} · {missing}") if bare else page

@@ -206,7 +206,7 @@ def _run(
     record["poses"] = None if posed is None else posed.to_dict()
     record["georeference"] = None if located is None else located.to_dict()
     record["files"] = [path.relative_to(out).as_posix() for path in extras]
-    page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed)
+    page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed, scene)
     page = with_place(page, located, bare=posed is not None)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
     write_json(out / "run.json", record)

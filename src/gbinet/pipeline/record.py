@@ -8,6 +8,7 @@ import platform
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,8 +83,8 @@ class ShownViews:
         photo = None if fused.photo is None else fused.photo.numpy()
         facts = (
             f"{camera.width} x {camera.height} px · "
-            f"{self._asked_for()}: {fused.confident / pixels:.0%} · kept {kept / pixels:.0%} · "
-            f"{len(fused.cloud):,} points not seen by earlier photos · {fused.asked} neighbours"
+            f"{fused.confident / pixels:.0%} confident ({self._asked_for()}) · {kept / pixels:.0%} kept · "
+            f"{len(fused.cloud):,} new points · compared with {fused.asked} photos"
         )
         if depth_map is not None and fused.index % shown_every(len(self.scene.views)) == 0:
             work = self._painters.submit(view_card, view.name, photo, depth_map, fused.consistent, facts)
@@ -94,7 +95,7 @@ class ShownViews:
     def _asked_for(self) -> str:
         """What makes a pixel confident."""
         least, blank = self.fusion.confidence_for(None), self.fusion.blank_confidence
-        return f"confidence from {least:g}" + (f" ({blank:g} where blank)" if blank > least else "")
+        return f"at least {least:g}" + (f", {blank:g} where blank" if blank > least else "")
 
 
 def report_of(
@@ -141,6 +142,7 @@ def report_of(
         views=shown.cards(),
         every=shown_every(len(scene.views)),
         tables=tables,
+        unit="m" if scene.kind == "rendered" else "",  # the demo's scene
     )
 
 
@@ -149,9 +151,12 @@ def _said(facts: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in facts.items() if v is not None and k not in ("cached_maps", "cache_memory")}
 
 
-def with_poses(page: Report, posed: PosedPhotos | None) -> Report:
-    """The report with what structure from motion came to."""
-    if posed is None or posed.outcome is None:
+def with_poses(page: Report, posed: PosedPhotos | None, source: Scene | str | Path) -> Report:
+    """The report with where bare photos came from, and what structure from motion came to."""
+    if posed is None:
+        return page
+    page = replace(page, subtitle=f"bare photos from {source}, placed by structure from motion")
+    if posed.outcome is None:
         return page
     placed = ("photos posed", f"{len(posed.placed)} of {len(posed.placed) + len(posed.missing)}")
     tables = {"Structure from motion": posed.outcome.facts(), **page.tables}

@@ -49,7 +49,7 @@ class WriteConfig:
 
     def __post_init__(self) -> None:
         if min(self.scenes, self.views, self.width, self.height) < 1 or not self.unit > 0:
-            raise InputError("scenes, views, size and unit must be positive")
+            raise InputError("--scenes, --views, --size and --units-per-metre must be positive")
         if not 0 <= self.life <= 1:
             raise InputError(f"--life is a share of the scenes, from 0 to 1, got {self.life}")
         if self.layout not in LAYOUTS:

@@ -45,8 +45,13 @@ def recognise(folder: Path) -> Kind | None:
 
 
 def why_not(folder: Path) -> str:
-    looked_for = "; ".join(f"{kind.title} ({kind.signs})" for kind in KINDS if kind.read is not None)
-    return f"{folder}: is not a scene. Looked for: {looked_for}"
+    looked_for = "; ".join(
+        f"{kind.title} ({kind.signs})" for kind in KINDS if kind.read is not None and kind.posed
+    )
+    return (
+        f"{folder}: is not a scene: it holds no photos that can be read, neither itself nor in images/. "
+        f"Scenes with cameras are recognised too: {looked_for}"
+    )
 
 
 def readable() -> dict[str, Kind]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from gbinet.errors import SceneError
+from gbinet.errors import SceneError, no_folder
 from gbinet.formats.made_by import makers_of
 from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
@@ -59,7 +59,7 @@ def load_scene(
     folder = Path(folder)
     given = [None if path is None else Path(path) for path in (images, masks, cache)]
     if not folder.is_dir():
-        raise SceneError(f"{folder}: there is no such folder")
+        raise SceneError(no_folder(folder))
     if given[0] is not None and not given[0].is_dir():
         raise SceneError(f"{given[0]}: there is no such folder of photos (--images)")
     if folder.name in ("", ".."):

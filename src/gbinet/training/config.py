@@ -22,17 +22,17 @@ class TrainConfig:
 
     source: Literal["rendered", "dtu", "blendedmvs"] = "rendered"  # where samples come from
     data: Path | None = None  # folder of the data set (dtu, blendedmvs)
-    assets: Path | None = None  # folder of meshes and textures for rendered scenes; none = shapes we make
+    assets: Path | None = None  # folder of meshes and textures for rendered scenes; none = generated ones
     kinds: tuple[str, ...] = ()  # kinds of rendered scenes (table, room, facade, terrain); none = all
     dtu_like: bool = False  # rendered: only narrow views of tables from 0.5 to 0.9 m, in millimetres
     samples_per_scene: int = 8  # how often a rendered scene is used before it is replaced
     zoom: float = 1.0  # rendered: samples are windows of images up to this many times as large
-    least_zoom: float = 1.0  # rendered: ... and at least this many times
-    life: float = 0.0  # rendered: share of scenes of all kinds with difficulties as in life (see rendering)
+    least_zoom: float = 1.0  # rendered: the same, at least this many times as large
+    life: float = 0.0  # rendered: share of scenes with the difficulties of real photos
     views: int = 5  # images per sample, the reference included
     height: int = 512  # of a training image; a multiple of 64
     width: int = 640  # of a training image; a multiple of 64
-    crops: bool = False  # random windows of height x width instead of whole images (dtu)
+    crops: bool = False  # random windows of --size instead of whole images (dtu)
     batch_size: int = 4  # samples per step and process
     workers: int = 4  # processes that read a data set from disk
     seed: int = 0  # of weights, samples and their order
@@ -51,7 +51,7 @@ class TrainConfig:
 
     # ---- update
 
-    update: UpdateMode = "shared-encoder"  # when weights change (page: Train); refiner: it alone learns
+    update: UpdateMode = "shared-encoder"  # when weights change; refiner: it alone learns
     encode_twice: bool = True  # not with accumulate: a tenth slower (per-stage a quarter), far less memory
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of the network; geometry and loss stay float32
     cuda_graph: bool = True  # launch a whole step at once where that is possible; the numbers stay the same
@@ -66,7 +66,7 @@ class TrainConfig:
     total_steps: int = 0  # of the whole run, over all commands that resume it
     total_minutes: float = 0.0  # of the whole run, over all commands that resume it
     epochs: int = 0  # passes over the data set, over all commands that resume it
-    minutes: float = 0.0  # this command stops in time for this many minutes; alone it is the whole run
+    minutes: float = 0.0  # this command stops in time for this many minutes; if all four are 0: an hour
 
     # ---- record
 

@@ -15,6 +15,7 @@
     }
     part("name").textContent = view.querySelector("h3").textContent;
     part("facts").textContent = view.querySelector(".facts").textContent;
+    part("legend").innerHTML = view.querySelector(".legend").innerHTML;
     part("previous").disabled = current === 0;
     part("next").disabled = current === views.length - 1;
   }

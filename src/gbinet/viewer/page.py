@@ -40,9 +40,13 @@ def warnings(texts: Sequence[str]) -> str:
 
 def table(title: str, values: Mapping[str, object]) -> str:
     rows = "".join(
-        f'<tr><th scope="row">{escape(k)}</th><td>{escape(v)}</td></tr>' for k, v in values.items()
+        f'<tr><th scope="row">{escape(k)}</th><td>{escape(_said(v))}</td></tr>' for k, v in values.items()
     )
     return f"<div><h3>{escape(title)}</h3><table>{rows}</table></div>"
+
+
+def _said(value: object) -> object:
+    return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
 def picture(source: str, kind: str, name: str) -> str:
@@ -57,16 +61,20 @@ def view(
     facts: str,
     pictures: Sequence[str],
     depths: tuple[float, float] | None,
+    unit: str,
     camera: int | None,
 ) -> str:
     head = f"<header><h3>{escape(name)}</h3>"
     head += f'<span class="facts">{escape(facts)}</span>'
     if camera is not None:
         head += f'<button type="button" class="small" data-camera="{camera}">show in the cloud</button>'
-    legend = "" if depths is None else bar("depth", f"{depths[1]:.3g}", f"{depths[0]:.3g}", "depth")
+    legend = ""
+    if depths is not None:
+        near, far = (f"{depth:.3g} {unit}".rstrip() for depth in depths)
+        legend = bar("depth", f"far {far}", f"near {near}", "depth:")
     return (
         f'<article class="view" id="{identity}">{head}</header><div class="four">{"".join(pictures)}</div>'
-        f'<div class="legend">{legend}{bar("confidence", "0", "1", "confidence")}</div></article>'
+        f'<div class="legend">{legend}{bar("confidence", "0", "1", "confidence:")}</div></article>'
     )
 
 
@@ -80,18 +88,20 @@ def _colours(name: MapName) -> str:
     return f'<i style="background:linear-gradient(90deg,{stops})"></i>'
 
 
-def views(cards: Sequence[str], some: str, kinds: Sequence[str]) -> str:
+def views(cards: Sequence[str], some: str, kinds: Sequence[str], unit: str) -> str:
     """All cards, and the window in which two pictures of a view are compared."""
+    measured = "" if unit else "Depth is in the unit of the scene's cameras."
     options = "".join(f'<option value="{i}">{escape(kind)}</option>' for i, kind in enumerate(kinds))
     return f"""
 <h2>Views</h2><p class="note">Click a picture to enlarge it and to compare it with another. <i>Kept</i> is the
-depth that other views confirmed; grey is unknown or dropped. Depth is in the scene's unit.{escape(some)}</p>
+depth that other views confirmed; grey is unknown or dropped. {measured}{escape(some)}</p>
 {"".join(cards)}
 <dialog id="compare" aria-label="Compare two pictures of a view">
   <div class="bar"><b class="name"></b><span class="facts"></span>
     <button type="button" class="previous">previous</button><button type="button" class="next">next</button>
     <button type="button" class="close">close</button></div>
   <div class="pair"><img class="under" alt=""><img class="over" alt=""></div>
+  <div class="legend"></div>
   <div class="bar"><label>left <select class="left">{options}</select></label>
     <input class="slider" type="range" min="0" max="100" value="50"
       aria-label="border between the two pictures">
@@ -105,7 +115,8 @@ def cloud(count: int, views: tuple[int, int]) -> str:
     label = "The cloud. Arrow keys turn it, plus and minus zoom, n and p go from camera to camera."
     return f"""
 <h2>Cloud</h2><p class="note">Drag to turn, scroll or pinch to zoom, shift-drag to move. Click a camera to go
-where its photo was taken. {count:,} points are drawn here; cloud.ply has them all.</p>
+where its photo was taken; zoom out if you see none. {count:,} points are drawn here; cloud.ply has them
+all.</p>
 <div class="viewport">
   <canvas id="cloud" tabindex="0" role="application" aria-label="{label}"></canvas>
   <div class="message" id="cloud-message" role="status" hidden></div>

@@ -81,13 +81,17 @@
   gl.bufferData(gl.ARRAY_BUFFER, new Float32Array(frusta.flatMap((p) => EDGES.flatMap((i) => p.slice(3 * i, 3 * i + 3)))), gl.STATIC_DRAW);
 
   // ---- camera: an orbit around a target; `axes` are side, front and up ----
-  const FIELD = Math.tan(0.45);
-  const start = { turn: 0, lift: 0.25, distance: data.distance, target: [0, 0, 0] };
-  let orbit = { ...start }, chosen = -1;
   const add = (a, b, s) => [a[0] + s * b[0], a[1] + s * b[1], a[2] + s * b[2]];
   const cross = (a, b) => [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
   const dot = (a, b) => a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
   const unit = (a) => { const n = Math.hypot(...a) || 1; return [a[0] / n, a[1] / n, a[2] / n]; };
+  const FIELD = Math.tan(0.45); // half of the shorter side of the window, one unit away
+  const upField = () => FIELD * Math.max(1, canvas.clientHeight / canvas.clientWidth);
+  // Far enough away to see the cameras too, as long as the cloud stays large.
+  const reaches = data.cameras.map((camera) => dot(camera.points.slice(0, 3), data.axes[1])).sort((a, b) => a - b);
+  const behind = 1.3 * (reaches[reaches.length >> 1] || 0);
+  const start = { turn: 0.25, lift: 0.25, distance: Math.max(data.distance, Math.min(1.5 * data.distance, behind)), target: [0, 0, 0] };
+  let orbit = { ...start }, chosen = -1;
   function frame() {
     const [side, front, up] = data.axes;
     const c = Math.cos(orbit.lift), s = Math.sin(orbit.lift);
@@ -99,13 +103,13 @@
   function matrix() {
     const { eye, right, down, back } = frame();
     const near = orbit.distance / 100, far = orbit.distance * 4 + 12;
-    const aspect = canvas.width / canvas.height;
+    const aspect = canvas.width / canvas.height, field = upField();
     const rows = [right, [-down[0], -down[1], -down[2]], back].map((axis) => [...axis, -dot(axis, eye)]);
     const out = new Float32Array(16); // column-major
     for (let i = 0; i < 4; i++) {
       const z = rows[2][i];
-      out[4 * i] = rows[0][i] / FIELD / aspect;
-      out[4 * i + 1] = rows[1][i] / FIELD;
+      out[4 * i] = rows[0][i] / field / aspect;
+      out[4 * i + 1] = rows[1][i] / field;
       out[4 * i + 2] = ((far + near) / (near - far)) * z + (i === 3 ? (2 * far * near) / (near - far) : 0);
       out[4 * i + 3] = -z;
     }
@@ -127,8 +131,8 @@
     const m = matrix(), drawn = moving ? Math.min(loaded, MOVING) : loaded;
     gl.useProgram(cloud);
     gl.uniformMatrix4fv(uniform("matrix"), false, m);
-    // Fewer points stand further apart. A disc must be larger than the spacing to close the surface.
-    gl.uniform1f(uniform("pointSize"), 1.4 * value("point-size") * data.spacing * Math.sqrt(total / drawn) * height / (2 * FIELD));
+    // Fewer points stand further apart. Points lie at random, so only discs twice as wide as the spacing close a surface.
+    gl.uniform1f(uniform("pointSize"), 2 * value("point-size") * data.spacing * Math.sqrt(total / drawn) * height / (2 * upField()));
     gl.uniform1f(uniform("minViews"), value("min-views"));
     gl.uniform1f(uniform("minConfidence"), value("min-confidence"));
     gl.uniform1f(uniform("maxViews"), data.maxViews);
@@ -192,14 +196,14 @@
     }
     redraw();
   }
-  function cameraAt(x, y) { // CSS pixels; the nearest centre within a finger's width
+  function cameraAt(x, y) { // CSS pixels; the nearest centre or corner within a finger's width
     const m = matrix();
     let best = -1, nearest = 22;
-    frusta.forEach((p, index) => {
-      const [cx, cy, , w] = [0, 1, 2, 3].map((row) => m[row] * p[0] + m[4 + row] * p[1] + m[8 + row] * p[2] + m[12 + row]);
+    frusta.forEach((p, index) => [0, 3, 6, 9, 12].forEach((i) => {
+      const [cx, cy, , w] = [0, 1, 2, 3].map((row) => m[row] * p[i] + m[4 + row] * p[i + 1] + m[8 + row] * p[i + 2] + m[12 + row]);
       const gap = Math.hypot((cx / w + 1) / 2 * canvas.clientWidth - x, (1 - cy / w) / 2 * canvas.clientHeight - y);
       if (w > 0 && gap < nearest) { nearest = gap; best = index; }
-    });
+    }));
     return best;
   }
 
@@ -209,7 +213,7 @@
   function move(dx, dy, pan) {
     if (pan) {
       const { right, down } = frame();
-      const step = (2 * FIELD * orbit.distance) / canvas.clientHeight;
+      const step = (2 * upField() * orbit.distance) / canvas.clientHeight;
       orbit.target = add(add(orbit.target, right, -dx * step), down, -dy * step);
     } else {
       orbit.turn -= dx * 0.008;

@@ -53,12 +53,13 @@ class Report:
     views: Sequence[ViewCard] = ()
     every: int = 1  # of all views, each n-th is among them
     tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    unit: str = ""  # of depth, such as m; nothing where it is not known
 
 
 def write_report(path: Path, report: Report) -> Path:
     numbers = "".join(page.number(k, v) for k, v in report.numbers)
     parts = [f'<dl class="numbers">{numbers}</dl>', page.warnings(report.warnings)]
-    views = _views_section(report.views, report.every, report.scene) if report.views else ""
+    views = _views_section(report) if report.views else ""
     tables = ""
     if report.tables:
         inside = "".join(page.table(title, values) for title, values in report.tables.items())
@@ -110,14 +111,15 @@ def shown_every(views: int) -> int:
     return max(1, math.ceil(views / _MAX_VIEWS))
 
 
-def _views_section(views: Sequence[ViewCard], every: int, scene: Scene | None) -> str:
+def _views_section(report: Report) -> str:
+    scene, every, unit = report.scene, report.every, report.unit
     numbers = {} if scene is None else {view.name: i for i, view in enumerate(scene.views)}
     cards = []
-    for index, view in enumerate(views):
+    for index, view in enumerate(report.views):
         pictures = [page.picture(p, kind, view.name) for p, kind in zip(view.pictures, KINDS, strict=True)]
         camera = numbers.get(view.name)
-        cards.append(page.view(_card_id(index), view.name, view.facts, pictures, view.depths, camera))
-    return page.views(cards, "" if every == 1 else f" Every {every}th view is shown.", KINDS)
+        cards.append(page.view(_card_id(index), view.name, view.facts, pictures, view.depths, unit, camera))
+    return page.views(cards, "" if every == 1 else f" Every {every}th view is shown.", KINDS, unit)
 
 
 def _card_id(index: int) -> str:
