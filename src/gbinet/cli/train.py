@@ -27,7 +27,7 @@ class Start:
         tyro.conf.arg(aliases=["-o"], metavar="PATH", help_behavior_hint="(default: runs/PRESET)"),
     ] = None
     """Folder of the run: weights, checkpoint, log, curves."""
-    preset: Literal["rendered", "dtu", "dtu-crops", "blendedmvs"] = "rendered"
+    preset: Literal["rendered", "scenes", "dtu", "dtu-crops", "blendedmvs"] = "rendered"
     """What the options below are where you do not give them."""
     model: Annotated[
         Literal["gbinet", "binet", "gbinet-6", "bundled"] | None,
@@ -90,12 +90,11 @@ def _check_folders(config: TrainConfig) -> None:
             raise InputError(f"{name} {no_folder(path)}")
     if config.source == "rendered" and config.data is not None:
         raise InputError(
-            "--data is only read with --preset dtu, dtu-crops or blendedmvs; rendered scenes need none "
-            "(--assets for objects of yours). On scenes of yours you train in Python: see the page "
-            "Train on your own data"
+            "--data is only read with --preset scenes (scenes of yours with true depth), dtu, dtu-crops or "
+            "blendedmvs; rendered scenes need none (--assets for objects of yours)"
         )
     if config.source != "rendered" and config.data is None:
-        raise InputError(f"--data is missing: the folder of {config.source}'s training set")
+        raise InputError(f"--data is missing: the folder that --preset {config.source} reads")
 
 
 def _run(start: Start, config: TrainConfig) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
@@ -200,13 +201,37 @@ def _scenes(config: TrainConfig, split: str) -> Sequence[Scene]:
     if config.source == "dtu":
         # Validation looks at one lighting: the others show the same depths.
         return dtu.load_set(config.data, split) if split == "train" else dtu.load_set(config.data, split, [3])
-    return blendedmvs.load_set(config.data, split)
+    if config.source == "blendedmvs":
+        return blendedmvs.load_set(config.data, split)
+    return _own_scenes(config.data, split, hold_back=config.validation_scenes > 0)
+
+
+def _own_scenes(folder: Path, split: str, hold_back: bool) -> Sequence[Scene]:
+    """The scenes in a folder, each one that `load_scene` reads; the first of every eight is held back."""
+    from gbinet.scenes.kinds import recognise
+    from gbinet.scenes.load import load_scene
+
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    found = [path for path in folders if (kind := recognise(path)) is not None and kind.posed]
+    if not found:
+        raise InputError(
+            f"--data {folder} holds no folder that is a scene with cameras and true depth; "
+            "`gbinet info FOLDER` says what one is read as"
+        )
+    if not hold_back:
+        return [load_scene(path) for path in found]
+    if len(found) == 1:
+        raise InputError(
+            f"--data {folder} holds one scene, and the first of every eight is held back for validation: "
+            "add a scene, or give --validation-scenes 0"
+        )
+    return [load_scene(path) for i, path in enumerate(found) if (i % 8 == 0) == (split == "val")]
 
 
 def _sample_config(config: TrainConfig, training: bool) -> SampleConfig:
     size = (config.width, config.height)
     sample = SampleConfig(config.views, random_sources=training, seed=config.seed)
-    if config.source == "blendedmvs":
+    if config.source in ("blendedmvs", "scenes"):
         strength = 0.2 if training else 0.0
         return replace(sample, resize=size, jitter=ColourJitter(brightness=strength, contrast=strength))
     if config.crops:
