@@ -6,6 +6,7 @@ so nothing runs on the device. Without this, kernels are compiled one after the 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import threading
@@ -158,7 +159,8 @@ def _rehearse(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], devi
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     dtype = pick_precision(config.precision, device)
-    ready = made_ready(model, device, dtype, max_memory=0.0)  # a limit, whichever: no graphs
+    # A copy: it packs its weights when they are asked for, and here they have no content. No graphs.
+    ready = made_ready(copy.deepcopy(model) if model.ready else model, device, dtype, max_memory=0.0)
     network = getattr(ready, "network", ready)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():

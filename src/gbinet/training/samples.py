@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from gbinet.errors import InputError
+from gbinet.inference.device import usable_cores
 from gbinet.scene import Scene
 from gbinet.scenes.batch import Batch, collate
 from gbinet.scenes.dataset import MVSDataset, SampleConfig
@@ -167,7 +168,8 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
             RenderedSource(render, device, processes.count), config.batch_size, processes, device
         )
     dataset = MVSDataset(_scenes(config, "train"), _sample_config(config, training=True))
-    return DatasetStream(dataset, config.batch_size, processes, config.seed, config.workers)
+    workers = min(config.workers, usable_cores())
+    return DatasetStream(dataset, config.batch_size, processes, config.seed, workers)
 
 
 def validation_batches(
