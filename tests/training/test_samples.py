@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from dataclasses import replace
 from itertools import islice
@@ -172,6 +173,9 @@ def test_one_scene_alone_cannot_also_be_held_back(tmp_path: Path) -> None:
     assert open_stream(alone, Processes(), torch.device("cpu")).steps_per_epoch == 3
     with pytest.raises(InputError, match="gbinet info"):
         open_stream(replace(config, data=tmp_path / "scenes" / "notes"), Processes(), torch.device("cpu"))
+    shutil.rmtree(data / "scene0" / "depths")
+    with pytest.raises(InputError, match="scene0 has no true depth"):
+        open_stream(alone, Processes(), torch.device("cpu"))
 
 
 def test_the_dtu_preset_trains(small_dtu: Path, tmp_path: Path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -205,13 +205,21 @@ def _scenes(config: TrainConfig, split: str) -> Sequence[Scene]:
         return dtu.load_set(config.data, split) if split == "train" else dtu.load_set(config.data, split, [3])
     if config.source == "blendedmvs":
         return blendedmvs.load_set(config.data, split)
-    return _own_scenes(config.data, split, hold_back=config.validation_scenes > 0)
+    parts = own_folders(config.data, config.validation_scenes > 0)
+    return _own_scenes(parts.held_back if split == "val" else parts.trained)
 
 
-def _own_scenes(folder: Path, split: str, hold_back: bool) -> Sequence[Scene]:
-    """The scenes in a folder, each one that `load_scene` reads; the first of every eight is held back."""
+@dataclass(frozen=True)
+class OwnFolders:
+    """Folders of scenes with true depth, in the order of their names."""
+
+    trained: list[Path]
+    held_back: list[Path]
+
+
+def own_folders(folder: Path, hold_back: bool) -> OwnFolders:
+    """The scenes with cameras in a folder; the first of every eight is held back if any is to be."""
     from gbinet.scenes.kinds import recognise
-    from gbinet.scenes.load import load_scene
 
     folders = sorted(path for path in folder.iterdir() if path.is_dir())
     found = [path for path in folders if (kind := recognise(path)) is not None and kind.posed]
@@ -221,13 +229,23 @@ def _own_scenes(folder: Path, split: str, hold_back: bool) -> Sequence[Scene]:
             "`gbinet info FOLDER` says what one is read as"
         )
     if not hold_back:
-        return [load_scene(path) for path in found]
+        return OwnFolders(found, [])
     if len(found) == 1:
         raise InputError(
             f"--data {folder} holds one scene, and the first of every eight is held back for validation: "
             "add a scene, or give --validation-scenes 0"
         )
-    return [load_scene(path) for i, path in enumerate(found) if (i % 8 == 0) == (split == "val")]
+    return OwnFolders([path for i, path in enumerate(found) if i % 8], found[::8])
+
+
+def _own_scenes(folders: list[Path]) -> Sequence[Scene]:
+    from gbinet.scenes.load import load_scene
+
+    scenes = [load_scene(path) for path in folders]
+    for path, scene in zip(folders, scenes, strict=True):
+        if all(view.depth_path is None for view in scene.views):
+            raise InputError(f"{path} has no true depth to train on or to validate with: move it elsewhere")
+    return scenes
 
 
 def _sample_config(config: TrainConfig, training: bool) -> SampleConfig:
