@@ -9,7 +9,7 @@ from typing import Any
 
 from gbinet.errors import FormatError, InputError
 from gbinet.formats.reading import read_json
-from gbinet_research.variants import VARIANTS, same_training
+from gbinet_research.variants import VARIANTS, Budget, differing
 
 COSTS, CLOUDS = "costs.json", "clouds.json"
 Within = Mapping[str, float]  # threshold in mm -> share of pixels
@@ -33,6 +33,14 @@ def read_result(path: Path) -> dict[str, Any] | None:
     return content
 
 
+def check_budget(path: Path, stored: object, budget: Budget) -> None:
+    """Refuse to go on with what was made, or begun, with another budget. `stored` as JSON has it."""
+    if options := differing(stored, budget.to_dict()):
+        raise InputError(
+            f"{path} was made with another budget ({', '.join(options)}): choose another folder, or delete it"
+        )
+
+
 @dataclass(frozen=True)
 class Results:
     """Everything that is in a folder of results. Only rows of one budget stand beside each other."""
@@ -49,10 +57,11 @@ class Results:
             if content is None:
                 continue
             for other, before in found.items():
-                if not same_training(before.get("budget"), content.get("budget")):
+                if options := differing(before.get("budget"), content.get("budget")):
                     raise InputError(
-                        f"{result_path(out, name)} and {other}.json were made with different budgets, so "
-                        "they cannot stand in one table: keep them in different folders"
+                        f"{result_path(out, name)} and {other}.json were made with different budgets "
+                        f"({', '.join(options)}), so they cannot stand in one table: keep them in different "
+                        "folders"
                     )
             found[name] = content
         return Results(found, read_result(out / COSTS) or {}, read_result(out / CLOUDS) or {})

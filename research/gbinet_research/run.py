@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from gbinet.errors import GBiNetError, InputError
+from gbinet.errors import GBiNetError
 from gbinet.evaluation.scores import write_json
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
@@ -26,12 +25,14 @@ from gbinet.training.distributed import Processes
 from gbinet.training.samples import Stream, open_stream, validation_batches
 from gbinet.training.trainer import Trainer
 from gbinet.training.validate import validate
-from gbinet_research.results import read_result, result_path
-from gbinet_research.variants import VARIANTS, Budget, Variant, same_training, train_config
+from gbinet_research.results import check_budget, read_result, result_path
+from gbinet_research.start import read_start, take_over
+from gbinet_research.variants import VARIANTS, Budget, Variant, train_config
 
 Tell = Callable[[str], None]
 TELL_SECONDS = 20.0
 CHECKPOINT_SECONDS = 180.0
+BEGUN = "begun.json"  # beside the checkpoints: what the training was begun with
 
 
 class Training:
@@ -44,7 +45,7 @@ class Training:
         # On a GPU there is memory for it, and the numbers are the same.
         config = replace(train_config(variant, budget), encode_twice=device.type != "cuda")
         folder = work / variant.name
-        resume = bool(checkpoint.states(folder))
+        resume = _goes_on(folder, budget)
         self.trainer = Trainer(
             config,
             folder,
@@ -58,7 +59,7 @@ class Training:
             loss=variant.loss,
         )
         if budget.start is not None and not resume:
-            take_over(self.trainer.model, load_file(budget.start))
+            take_over(self.trainer.model, read_start(budget.start))
         self.side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.failure = ""  # why it is given up
 
@@ -102,19 +103,14 @@ class Training:
         return self.trainer.shipped()
 
 
-def take_over(model: GBiNet, given: dict[str, Tensor]) -> None:
-    """Tensors of other weights into a network, as far as they fit; networks that choose again begin with the
-    choosers of their scale."""
-    for at, scale in enumerate(model.config.scales_choosing_again):
-        for again, other in (("again_choosers", "choosers"), ("again_weights", "choice_weights")):
-            prefix = f"{other}.{scale - 1}."
-            found = {k.removeprefix(prefix): v for k, v in given.items() if k.startswith(prefix)}
-            given = {f"{again}.{at}.{k}": v for k, v in found.items()} | given
-    own = model.state_dict()
-    fits = {k: v.float() for k, v in given.items() if k in own and own[k].shape == v.shape}
-    if not fits:
-        raise InputError("none of the tensors of --start fits this network")
-    model.load_state_dict(fits, strict=False)
+def _goes_on(folder: Path, budget: Budget) -> bool:
+    """Whether a work folder holds a training to go on with; one that was begun in another way is refused."""
+    path = folder / BEGUN
+    if not checkpoint.states(folder):
+        write_json(path, {"budget": budget.to_dict()})
+        return False
+    check_budget(folder, (read_result(path) or {}).get("budget"), budget)
+    return True
 
 
 def train_together(
@@ -171,8 +167,7 @@ def _is_finished(variant: Variant, budget: Budget, out: Path, tell: Tell) -> boo
     stored = read_result(path)
     if stored is None:
         return False
-    if not same_training(stored.get("budget"), budget.to_dict()):
-        raise InputError(f"{path} was made with another budget: choose another folder, or delete it")
+    check_budget(path, stored.get("budget"), budget)
     tell(f"{variant.name}: finished before")
     return True
 

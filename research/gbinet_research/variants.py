@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gbinet.errors import InputError
+from gbinet.errors import InputError, flag
 from gbinet.model.config import PRESETS, GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import TrainConfig
@@ -16,6 +16,7 @@ from gbinet.training.loss import LossOfStage, stage_loss
 from gbinet_research import dense
 from gbinet_research.dense import DenseConfig, DenseNet, DenseSearch
 from gbinet_research.regression import RegressionLoss
+from gbinet_research.start import content_of
 
 MOST_STAGES = (
     9  # the published networks are validated to this stage: every earlier one is measured on the way
@@ -230,15 +231,16 @@ class Budget:
     def to_dict(self) -> dict[str, object]:
         """For JSON: what decides the result. Where files lie does not."""
         values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        start = None if self.start is None else self.start.name
+        start = None if self.start is None else content_of(self.start)
         return {**values, "data": self.data is not None, "assets": self.assets is not None, "start": start}
 
 
-def same_training(one: object, other: object) -> bool:
-    """Whether two budgets, as JSON has them, train and score alike. Fields that are not there: as usual."""
+def differing(one: object, other: object) -> list[str]:
+    """Options of two budgets, as JSON has them, by which they do not train and score alike. Fields that are
+    not there: as usual."""
     left, right = ({**Budget().to_dict(), **b} if isinstance(b, dict) else {} for b in (one, other))
     free = ("cloud_scenes", "cloud_size")  # of what is done with the weights afterwards
-    return all(left.get(k) == right.get(k) for k in {*left, *right} if k not in free)
+    return [flag(k) for k in {**left, **right} if left.get(k) != right.get(k) and k not in free]
 
 
 def train_config(variant: Variant, budget: Budget) -> TrainConfig:

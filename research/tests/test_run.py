@@ -24,6 +24,7 @@ from gbinet_research.__main__ import main
 from gbinet_research.cost import measure_costs
 from gbinet_research.dense import DenseNet
 from gbinet_research.results import Results
+from gbinet_research.start import take_over
 from gbinet_research.variants import VARIANTS, Budget, Variant, train_config
 
 
@@ -146,10 +147,40 @@ def test_what_could_not_be_scored_is_not_trained_again(
     assert together.stored("dense-linear")["trained"]["samples"] == 2
 
 
+def test_a_training_goes_on_with_what_it_was_begun_with_only(
+    together: Together, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch, weights = together.budget, tmp_path / "w.safetensors"
+    DenseNet(VARIANTS["dense-linear"].config).save(weights)
+    monkeypatch.setattr(run, "_loop", _stopping(run._loop))
+    together("dense-linear")
+    together.budget = replace(scratch, start=weights)
+    with pytest.raises(InputError, match=r"dense-linear was made with another budget \(--start\)"):
+        together("dense-linear")
+    together.budget = replace(scratch, assets=tmp_path)  # what checkpoints themselves let pass
+    with pytest.raises(InputError, match="--assets"):
+        together("dense-linear")
+    together.budget = scratch
+    together("dense-linear")
+    assert together.stored("dense-linear")["budget"]["start"] is None
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not safetensors at all"])
+def test_a_start_that_cannot_be_read_is_one_sentence(
+    content: bytes | None, together: Together, tmp_path: Path
+) -> None:
+    start = tmp_path / "w.safetensors"
+    if content is not None:
+        start.write_bytes(content)
+    together.budget = replace(together.budget, start=start)
+    with pytest.raises(GBiNetError, match=r"^--start .*w\.safetensors.*omit it$"):
+        together("binet")
+
+
 def test_weights_are_taken_over_as_far_as_they_fit() -> None:
     torch.manual_seed(0)
     given, model = GBiNet(VARIANTS["learned"].config), GBiNet(VARIANTS["again"].config)
-    run.take_over(model, given.state_dict())
+    take_over(model, given.state_dict())
     for name, tensor in given.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor)
     for at, scale in enumerate(model.config.scales_choosing_again):
@@ -158,7 +189,7 @@ def test_weights_are_taken_over_as_far_as_they_fit() -> None:
         )
         assert all(torch.equal(own, other) for own, other in pairs)
     with pytest.raises(GBiNetError, match="none of the tensors"):
-        run.take_over(model, {"other": torch.zeros(1)})
+        take_over(model, {"other": torch.zeros(1)})
 
 
 def test_regression_learns_a_plane(budget: Budget) -> None:

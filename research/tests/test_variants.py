@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from gbinet_research.variants import (
     VARIANTS,
     Budget,
     chosen,
-    same_training,
+    differing,
     train_config,
 )
 
@@ -79,10 +79,17 @@ def test_names_are_variants_or_comparisons(budget: Budget) -> None:
             chosen(names)
 
 
-def test_budgets_that_train_alike_are_the_same(budget: Budget) -> None:
+def test_budgets_that_train_alike_are_the_same(budget: Budget, tmp_path: Path) -> None:
     stored = budget.to_dict()
     earlier = {k: v for k, v in stored.items() if k not in ("zoom", "start")}  # as b27bad1 wrote them
-    assert same_training(earlier, stored) and same_training({**stored, "cloud_scenes": 9}, stored)
-    assert not same_training({**stored, "samples": 3}, stored) and not same_training(None, stored)
-    from_weights = Budget(start=Path("w.safetensors"))
-    assert not same_training(from_weights.to_dict(), Budget().to_dict())
+    assert not differing(earlier, stored) and not differing({**stored, "cloud_scenes": 9}, stored)
+    assert differing({**stored, "samples": 3}, stored) == ["--samples"] and differing(None, stored)
+    begun = []
+    for folder, content in (("first", b"1"), ("other", b"2"), ("copy", b"1")):
+        path = tmp_path / folder / "w.safetensors"
+        path.parent.mkdir()
+        path.write_bytes(content)
+        begun.append(replace(budget, start=path).to_dict())
+    first, other, copy = begun
+    assert differing(first, stored) == differing(first, other) == ["--start"]  # what is in it, not its name
+    assert first == copy
