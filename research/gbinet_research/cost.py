@@ -89,7 +89,7 @@ def _depth_map(model: GBiNet, budget: Budget, device: torch.device, repeat: int)
 def _training(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Resources:
     """A whole step on images at random: their content changes neither memory nor time. The peak is of a step
     launched piece by piece, the time of a recorded one where that is possible: as training runs it."""
-    config = train_config(variant, budget)
+    config = train_config(variant, budget, device)
     torch.manual_seed(0)
     model = variant.network(variant.config).to(device).train()
     to_channels_last(model)

@@ -42,8 +42,7 @@ class Training:
         self, variant: Variant, budget: Budget, work: Path, stream: Stream, device: torch.device
     ) -> None:
         self.variant = variant
-        # On a GPU there is memory for it, and the numbers are the same.
-        config = replace(train_config(variant, budget), encode_twice=device.type != "cuda")
+        config = train_config(variant, budget, device)
         folder = work / variant.name
         resume = _goes_on(folder, budget)
         self.trainer = Trainer(
@@ -135,7 +134,7 @@ def train_together(
         return
     device = pick_device()
     # The samples of all are those of the budget's seed, whatever their own.
-    first = replace(train_config(missing[0], budget), seed=budget.seed)
+    first = replace(train_config(missing[0], budget, device), seed=budget.seed)
     stream = stream or open_stream(first, Processes(), device)
     trainings = [Training(variant, budget, work, stream, device) for variant in missing]
     if not _loop(trainings, stream, budget, device, 60 * minutes, tell):
@@ -258,6 +257,6 @@ def _rounded(value: object) -> object:
 
 def validation_samples(budget: Budget, device: torch.device) -> Sequence[Batch]:
     """The samples that all variants are scored on."""
-    config = train_config(VARIANTS["gbinet"], budget)
+    config = train_config(VARIANTS["gbinet"], budget, device)
     config = replace(config, validation_scenes=budget.validation_scenes)
     return list(validation_batches(config, device, budget.validation_size))

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from gbinet.errors import InputError, flag
 from gbinet.model.config import PRESETS, GBiNetConfig
 from gbinet.model.gbinet import GBiNet
@@ -243,8 +245,11 @@ def differing(one: object, other: object) -> list[str]:
     return [flag(k) for k in {**left, **right} if left.get(k) != right.get(k) and k not in free]
 
 
-def train_config(variant: Variant, budget: Budget) -> TrainConfig:
-    """Pure classification or regression as published, averaged weights, one schedule for all."""
+def train_config(variant: Variant, budget: Budget, device: torch.device) -> TrainConfig:
+    """Pure classification or regression as published, averaged weights, one schedule for all.
+
+    Training and the measurement of what it costs both take it from here.
+    """
     least, most = budget.zooms
     values: dict[str, Any] = {
         "network": variant.config,
@@ -261,6 +266,7 @@ def train_config(variant: Variant, budget: Budget) -> TrainConfig:
         "batch_size": budget.batch_size,
         "seed": budget.seed + variant.seed,
         "precision": budget.precision,
+        "encode_twice": device.type != "cuda",  # a GPU has memory for it once; the numbers are the same
         "learning_rate": budget.learning_rate,
         "warmup_steps": min(100, budget.steps // 10),
         "total_steps": budget.steps,

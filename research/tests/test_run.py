@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from gbinet.provenance import hash_of
 from gbinet.training.distributed import Processes
 from gbinet.training.samples import SourceStream
 from gbinet.training.trainer import train
+from gbinet.training.updates import Step
 from gbinet_research import clouds, run
 from gbinet_research.__main__ import main
-from gbinet_research.cost import measure_costs
+from gbinet_research.cost import PARTS, measure_costs
 from gbinet_research.dense import DenseNet
 from gbinet_research.results import Results
 from gbinet_research.start import take_over
@@ -68,7 +70,7 @@ def test_side_by_side_is_bit_for_bit_what_it_is_alone(together: Together, tmp_pa
     together("inverse-depth", "coarse-to-fine-seed1")
     for name in ("inverse-depth", "coarse-to-fine-seed1"):
         variant = VARIANTS[name]
-        config = train_config(variant, together.budget)
+        config = train_config(variant, together.budget, torch.device("cpu"))
         alone = tmp_path / name
         train(config, alone, stream=together.stream, network=variant.network, loss=variant.loss)
         model = variant.network.from_pretrained(alone / "last.safetensors")
@@ -199,7 +201,7 @@ def test_regression_learns_a_plane(budget: Budget) -> None:
 
     for name in ("dense-linear", "coarse-to-fine-helped"):
         torch.manual_seed(0)
-        config = train_config(VARIANTS[name], budget)
+        config = train_config(VARIANTS[name], budget, torch.device("cpu"))
         model = VARIANTS[name].network(config.network).train()
         to_channels_last(model)
         optimiser = Optimiser(model, config, Processes())
@@ -213,6 +215,30 @@ def test_regression_learns_a_plane(budget: Budget) -> None:
             optimiser.end()
             losses.append(float(measures[:, 2].sum()))
         assert losses[-1] < 0.9 * losses[0], name
+
+
+def test_what_is_measured_is_what_is_trained(
+    together: Together, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that is measured has the configuration of one that is trained, on a GPU too."""
+    on_gpu = partial(train_config, device=torch.device("cuda"))
+    for place in ("cost", "run"):
+        monkeypatch.setattr(f"gbinet_research.{place}.train_config", lambda v, b, device: on_gpu(v, b))
+    steps: list[Step] = []
+
+    def remember(model: GBiNet, optimiser: Any, batch: Any, step: Step) -> Any:
+        steps.append(step)
+        raise InterruptedError
+
+    monkeypatch.setattr("gbinet_research.cost.eager_step", remember)
+    device = torch.device("cpu")
+    for name in ("gbinet-per-stage", "gbinet-accumulate"):
+        variant = VARIANTS[name]
+        with pytest.raises(InterruptedError):
+            PARTS["training"](variant, together.budget, device, 1)
+        training = run.Training(variant, together.budget, tmp_path, together.stream, device)
+        assert steps[-1].config == training.trainer.config
+        assert not steps[-1].config.encode_twice  # so that their memory may be compared
 
 
 def test_costs_are_measured_once_for_variants_that_are_alike(

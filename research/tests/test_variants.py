@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from gbinet.errors import InputError
 from gbinet.model.config import PRESETS, GBiNetConfig
@@ -47,12 +48,14 @@ def test_the_ladder_leads_from_the_published_design_to_the_one_that_ships() -> N
 
 def test_every_variant_can_be_built_and_shares_the_budget(budget: Budget) -> None:
     for variant in VARIANTS.values():
-        config = train_config(variant, budget)
+        config = train_config(variant, budget, torch.device("cpu"))
         assert config.total_steps == budget.steps == 2
         assert (config.learning_rate, config.readout_weight, config.zoom) == (1e-3, 0.0, 2.0)
         assert (config.width, config.height, config.batch_size) == (64, 64, 1)
         assert config.seed == budget.seed + variant.seed
         variant.network(config.network)
+        # All alike, so that their costs can stand beside each other: not twice for one and once for another.
+        assert not train_config(variant, budget, torch.device("cuda")).encode_twice and config.encode_twice
 
 
 def test_second_seeds_differ_in_nothing_else() -> None:
