@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gbinet.errors import FormatError, InputError
+from gbinet.errors import FormatError, InputError, flag
 from gbinet.formats.reading import read_json
-from gbinet_research.variants import VARIANTS, Budget, differing
+from gbinet_research.variants import VARIANTS, Budget, Variant, differing
 
 COSTS, CLOUDS = "costs.json", "clouds.json"
 Within = Mapping[str, float]  # threshold in mm -> share of pixels
+_COSTS_DEPEND_ON = ("views", "validation_size", "width", "height", "batch_size", "precision")
 _STAGES_OF = {"centre": "centres", "expectation": "expectations", "smooth": "smooth"}
 
 
@@ -33,11 +34,44 @@ def read_result(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def check_budget(path: Path, stored: object, budget: Budget) -> None:
-    """Refuse to go on with what was made, or begun, with another budget. `stored` as JSON has it."""
-    if options := differing(stored, budget.to_dict()):
+def check_design(path: Path, stored: Mapping[str, Any], variant: Variant) -> None:
+    """Refuse what was made when the name stood for something else."""
+    if not variant.has_design(stored.get("design")):
+        raise InputError(
+            f"{path} is of another design than `{variant.name}` stands for today: choose another folder, or "
+            "delete it"
+        )
+
+
+def check_same(path: Path, stored: Mapping[str, Any], variant: Variant, budget: Budget) -> None:
+    """Refuse to go on with what was made, or begun, in another way."""
+    check_design(path, stored, variant)
+    if options := differing(stored.get("budget"), budget.to_dict()):
         raise InputError(
             f"{path} was made with another budget ({', '.join(options)}): choose another folder, or delete it"
+        )
+
+
+def cost_key(budget: Mapping[str, Any]) -> dict[str, Any]:
+    """What costs depend on, of a budget as JSON has it."""
+    return {k: budget.get(k) for k in _COSTS_DEPEND_ON}
+
+
+def check_costs(path: Path, costs: Mapping[str, Any], budget: Mapping[str, Any], *devices: str) -> None:
+    """Refuse costs that do not belong together: those of other sizes, designs or devices."""
+    for name, row in costs.items():
+        if not isinstance(row, dict) or row.get("key") != cost_key(budget):
+            options = ", ".join(flag(k) for k in _COSTS_DEPEND_ON)
+            raise InputError(
+                f"{path}: `{name}` was measured with another budget ({options}): choose another folder, or "
+                "delete it"
+            )
+        if name in VARIANTS:
+            check_design(path, row, VARIANTS[name])
+    if len(found := sorted({str(row.get("device")) for row in costs.values()} | set(devices))) > 1:
+        raise InputError(
+            f"{path}: costs of different devices ({', '.join(found)}) cannot stand in one table: choose "
+            "another folder, or delete it"
         )
 
 
@@ -56,6 +90,7 @@ class Results:
             content = read_result(result_path(out, name))
             if content is None:
                 continue
+            check_design(result_path(out, name), content, VARIANTS[name])
             for other, before in found.items():
                 if options := differing(before.get("budget"), content.get("budget")):
                     raise InputError(
@@ -64,7 +99,10 @@ class Results:
                         "folders"
                     )
             found[name] = content
-        return Results(found, read_result(out / COSTS) or {}, read_result(out / CLOUDS) or {})
+        results = Results(found, read_result(out / COSTS) or {}, read_result(out / CLOUDS) or {})
+        if found:
+            check_costs(out / COSTS, results.costs, results.budget)
+        return results
 
     @property
     def budget(self) -> Mapping[str, Any]:

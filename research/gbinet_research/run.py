@@ -25,7 +25,7 @@ from gbinet.training.distributed import Processes
 from gbinet.training.samples import Stream, open_stream, validation_batches
 from gbinet.training.trainer import Trainer
 from gbinet.training.validate import validate
-from gbinet_research.results import check_budget, read_result, result_path
+from gbinet_research.results import check_same, read_result, result_path
 from gbinet_research.start import read_start, take_over
 from gbinet_research.variants import VARIANTS, Budget, Variant, train_config
 
@@ -44,7 +44,7 @@ class Training:
         self.variant = variant
         config = train_config(variant, budget, device)
         folder = work / variant.name
-        resume = _goes_on(folder, budget)
+        resume = _goes_on(folder, variant, budget)
         self.trainer = Trainer(
             config,
             folder,
@@ -102,13 +102,13 @@ class Training:
         return self.trainer.shipped()
 
 
-def _goes_on(folder: Path, budget: Budget) -> bool:
+def _goes_on(folder: Path, variant: Variant, budget: Budget) -> bool:
     """Whether a work folder holds a training to go on with; one that was begun in another way is refused."""
     path = folder / BEGUN
     if not checkpoint.states(folder):
-        write_json(path, {"budget": budget.to_dict()})
+        write_json(path, {"design": variant.design, "budget": budget.to_dict()})
         return False
-    check_budget(folder, (read_result(path) or {}).get("budget"), budget)
+    check_same(folder, read_result(path) or {}, variant, budget)
     return True
 
 
@@ -166,7 +166,7 @@ def _is_finished(variant: Variant, budget: Budget, out: Path, tell: Tell) -> boo
     stored = read_result(path)
     if stored is None:
         return False
-    check_budget(path, stored.get("budget"), budget)
+    check_same(path, stored, variant, budget)
     tell(f"{variant.name}: finished before")
     return True
 
@@ -234,14 +234,15 @@ def _score(
     result = {
         "variant": variant.name,
         "label": variant.label,
+        "design": variant.design,
         "budget": budget.to_dict(),
-        "trained": trained,
+        "trained": _rounded(trained),
         "stages": stages,
-        "validation": validation,
+        "validation": _rounded(validation),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else str(device),
         "made_by": maker(model).to_dict(),
     }
-    path = write_json(result_path(out, variant.name), _rounded(result))
+    path = write_json(result_path(out, variant.name), result)
     within = " / ".join(f"{100 * share:.1f}" for share in scored.final.within.values())
     tell(f"{variant.name}: within {within} %, in {path}")
 

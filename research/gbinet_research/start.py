@@ -18,7 +18,7 @@ def content_of(path: Path) -> str:
     """Changes with every byte of the file, and not with its name."""
     try:
         with open_sized(path) as (file, _):
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+            return hashlib.sha256(file.read()).hexdigest()[:16]
     except FormatError as error:
         raise InputError(f"--start {error}; give a safetensors file, or omit it") from error
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +46,19 @@ class Variant:
         if isinstance(self.config, DenseConfig):
             return RegressionLoss(DenseSearch(self.config))
         return stage_loss
+
+    @property
+    def design(self) -> dict[str, Any]:
+        """For JSON: all that its name stands for."""
+        return {"network": self.config.to_dict(), "changes": dict(self.changes), "seed": self.seed}
+
+    def has_design(self, stored: object) -> bool:
+        """Whether a design, as JSON has it, is this one. What networks have got since is at its default."""
+        if not isinstance(stored, dict) or not isinstance(stored.get("network"), dict):
+            return False
+        usual = {f.name: f.default for f in fields(self.config)}
+        found = {**stored, "network": {**usual, **stored["network"]}}
+        return json.dumps(found, sort_keys=True) == json.dumps(self.design, sort_keys=True)
 
     @property
     def trained(self) -> str:

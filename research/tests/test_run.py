@@ -98,6 +98,10 @@ def test_a_stopped_command_goes_on_and_a_finished_one_stays(
     monkeypatch.setattr(run, "Training", None)
     together("binet", "continuous")  # nothing left to train: the second is another read-out of gbinet
     assert together.said[-1] == "binet: finished before"
+    monkeypatch.setitem(VARIANTS, "binet", replace(VARIANTS["binet"], changes={"recover": True}))
+    with pytest.raises(InputError, match="another design than `binet`"):
+        together("binet")
+    monkeypatch.undo()
     together.budget = replace(together.budget, samples=9)
     with pytest.raises(InputError, match="another budget"):
         together("binet")
@@ -281,6 +285,17 @@ def test_a_cost_that_cannot_be_measured_does_not_lose_the_others(
     results = Results.read(tmp_path)
     assert results.costs["gbinet"]["network"] == {"error": "not enough memory"}
     assert results.cost("gbinet", "network", "peak_mib") is None
+
+    def work(*_: object) -> Resources:
+        return Resources(1, 1, 1, 5.0, 1.0)
+
+    monkeypatch.setattr("gbinet_research.cost.PARTS", dict.fromkeys(("network", "engine", "training"), work))
+    measure_costs([VARIANTS["gbinet"]], budget, tmp_path, silent)  # the next command tries again
+    assert Results.read(tmp_path).cost("gbinet", "network", "milliseconds") == 5.0
+    for other in ({"batch_size": 2}, {"validation_size": (64, 64)}, {"precision": "bfloat16"}):
+        with pytest.raises(InputError, match="`gbinet` was measured with another budget"):
+            measure_costs([VARIANTS["binet"]], replace(budget, **other), tmp_path, silent)
+    measure_costs([VARIANTS["binet"]], replace(budget, samples=9), tmp_path, silent)  # costs the same
 
 
 def test_only_geometry_filters_clouds() -> None:

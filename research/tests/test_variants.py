@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -73,6 +74,23 @@ def test_the_helped_dense_search_reaches_as_far_as_the_binary_one() -> None:
         stage = max(s for s in range(1, ships.stages + 1) if ships.scale_index(s) == scale)
         own, cells = ships.smoothing[scale]
         assert radius == own and reach == pytest.approx(cells / ships.grid.cells(stage))
+
+
+def test_a_design_is_the_same_after_json_and_with_fields_that_networks_get_later() -> None:
+    for variant in VARIANTS.values():
+        stored = json.loads(json.dumps(variant.design))
+        assert variant.has_design(stored)
+        earlier = {k: v for k, v in stored["network"].items() if k not in ("context", "choice_again")}
+        plain = not (variant.config.context or variant.config.choice_again)
+        assert variant.has_design({**stored, "network": earlier}) == plain
+        for other in VARIANTS.values():
+            same = (other.config, other.changes, other.seed) == (
+                variant.config,
+                variant.changes,
+                variant.seed,
+            )
+            assert other.has_design(stored) == same
+    assert not variant.has_design(None) and not variant.has_design({"network": 3})
 
 
 def test_names_are_variants_or_comparisons(budget: Budget) -> None:
