@@ -176,6 +176,31 @@ def test_a_difference_smaller_than_that_of_two_seeds_shows_nothing(tmp_path: Pat
     assert "as published: not shown: 40.0 against 39.0" in claims(results)
 
 
+def test_a_pair_of_seeds_is_shown_as_soon_as_it_is_whole(tmp_path: Path, budget: Budget) -> None:
+    page, out = page_with(tmp_path, ("chance",)), tmp_path / "results"
+    for name, words in (
+        ("coarse-to-fine", "No design has been trained with a second seed at this budget yet."),
+        ("coarse-to-fine-seed1", "| difference "),
+        ("again", "Not trained with this budget yet, and so not in the table: `again-seed1`."),
+    ):
+        fake(out, name, 0.4, budget)
+        fill_docs(out, page)
+        assert words in page.read_text() and "the design that ships" not in page.read_text()
+    fake(out, "again-seed1", 0.4, budget)
+    fill_docs(out, page)
+    assert page.read_text().count("| difference ") == 2 and "yet" not in page.read_text()
+
+
+def test_a_stage_that_is_not_measured_is_not_zero(tmp_path: Path, budget: Budget) -> None:
+    fake(tmp_path, "gbinet", 0.4, budget)
+    path = tmp_path / "gbinet.json"
+    content = json.loads(path.read_text())
+    del content["validation"]["centres"]["9"]
+    write_json(path, content)
+    (line,) = (c for c in claims(Results.read(tmp_path)).splitlines() if "to stage 8" in c)
+    assert line.endswith("Not measured yet at this budget.")
+
+
 def test_pages_that_cannot_be_filled_are_refused(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
