@@ -21,6 +21,10 @@ def result_path(out: Path, name: str) -> Path:
     return out / f"{name}.json"
 
 
+def weights_path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.safetensors"
+
+
 def read_result(path: Path) -> dict[str, Any] | None:
     """None where there is none; one that cannot be read is an error, not a reason to train for hours."""
     if not path.is_file():

@@ -9,13 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from filecmp import cmp
 from pathlib import Path
+from shutil import copyfile
 
 import torch
 from torch import Tensor
 
-from gbinet.errors import GBiNetError
+from gbinet.errors import GBiNetError, InputError
 from gbinet.evaluation.scores import write_json
+from gbinet.formats.atomic import atomic_path
+from gbinet.formats.reading import is_file
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
@@ -25,7 +29,7 @@ from gbinet.training.distributed import Processes
 from gbinet.training.samples import Stream, open_stream, validation_batches
 from gbinet.training.trainer import Trainer
 from gbinet.training.validate import validate
-from gbinet_research.results import check_same, read_result, result_path
+from gbinet_research.results import check_same, read_result, result_path, weights_path
 from gbinet_research.start import read_start, take_over
 from gbinet_research.variants import VARIANTS, Budget, Variant, train_config
 
@@ -105,6 +109,8 @@ class Training:
 def _goes_on(folder: Path, variant: Variant, budget: Budget) -> bool:
     """Whether a work folder holds a training to go on with; one that was begun in another way is refused."""
     path = folder / BEGUN
+    if folder.is_dir() and any(folder.iterdir()) and not path.is_file():
+        raise InputError(f"{folder} holds files of something else: choose another --work, or move them away")
     if not checkpoint.states(folder):
         write_json(path, {"design": variant.design, "budget": budget.to_dict()})
         return False
@@ -132,6 +138,8 @@ def train_together(
     missing = [v for v in variants if not v.weights_of and not _is_finished(v, budget, out, tell)]
     if not missing:
         return
+    for variant in missing:
+        _check_free(weights_path(out, variant.name), weights_path(work / variant.name, variant.name))
     device = pick_device()
     # The samples of all are those of the budget's seed, whatever their own.
     first = replace(train_config(missing[0], budget, device), seed=budget.seed)
@@ -156,7 +164,7 @@ def train_together(
             "skipped": progress.skipped,
         }
         try:
-            _score(training.variant, training.finish(), trained, budget, out, samples, tell)
+            _score(training, trained, budget, out, samples, tell)
         except (GBiNetError, RuntimeError) as error:
             tell(f"{training.variant.name}: could not be scored: {error}; run it again")
 
@@ -169,6 +177,15 @@ def _is_finished(variant: Variant, budget: Budget, out: Path, tell: Tell) -> boo
     check_same(path, stored, variant, budget)
     tell(f"{variant.name}: finished before")
     return True
+
+
+def _check_free(path: Path, own: Path) -> None:
+    """Weights without a result are replaced only if they are ours: the same file lies in the work folder."""
+    if path.exists() and not (is_file(path) and is_file(own) and cmp(path, own, shallow=False)):
+        raise InputError(
+            f"{path} is there, but no {path.stem}.json that says what it is, so it is not replaced: move it "
+            "away, or choose another folder"
+        )
 
 
 def _loop(
@@ -214,16 +231,15 @@ def _loop(
 
 
 def _score(
-    variant: Variant,
-    model: GBiNet,
+    training: Training,
     trained: dict[str, object],
     budget: Budget,
     out: Path,
     samples: Sequence[Batch],
     tell: Tell,
 ) -> None:
-    device = pick_device()
-    small = model.save(out / f"{variant.name}.safetensors", half=True)
+    device, variant = pick_device(), training.variant
+    small = training.finish().save(weights_path(training.trainer.out, variant.name), half=True)
     model = variant.network.from_pretrained(small).to(device)  # what is scored is what is kept
     stages = variant.config.stages
     scored = validate(model, samples, stages)
@@ -242,6 +258,8 @@ def _score(
         "device": torch.cuda.get_device_name() if device.type == "cuda" else str(device),
         "made_by": maker(model).to_dict(),
     }
+    with atomic_path(weights_path(out, variant.name)) as temporary:
+        copyfile(small, temporary)
     path = write_json(result_path(out, variant.name), result)
     within = " / ".join(f"{100 * share:.1f}" for share in scored.final.within.values())
     tell(f"{variant.name}: within {within} %, in {path}")

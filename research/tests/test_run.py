@@ -171,6 +171,23 @@ def test_a_training_goes_on_with_what_it_was_begun_with_only(
     assert together.stored("dense-linear")["budget"]["start"] is None
 
 
+def test_what_is_not_ours_is_not_replaced(together: Together) -> None:
+    """Weights that no result names, and a work folder that no training of ours has begun."""
+    theirs = [together.out / "binet.safetensors", together.out / "work" / "binet" / "last.safetensors"]
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+        with pytest.raises(InputError, match=f"{'binet' if path == theirs[1] else path.name} .*move"):
+            together("binet")
+        assert path.read_text() == "mine"
+        path.unlink()
+    together("binet")
+    stored = together.stored("binet")
+    (together.out / "binet.json").unlink()  # as if it had been stopped just before: the weights are ours
+    together("binet")
+    assert together.stored("binet")["made_by"] == stored["made_by"]
+
+
 @pytest.mark.parametrize("content", [None, b"", b"not safetensors at all"])
 def test_a_start_that_cannot_be_read_is_one_sentence(
     content: bytes | None, together: Together, tmp_path: Path
@@ -310,9 +327,10 @@ def test_clouds_come_from_the_weights_that_are_kept(tmp_path: Path, budget: Budg
     torch.manual_seed(0)
     DenseNet(VARIANTS["dense-linear"].config).save(tmp_path / "dense-linear.safetensors")
     variants = [VARIANTS["dense-linear"], VARIANTS["binet"]]
-    clouds.score_clouds(variants, budget, tmp_path, tmp_path / "work", silent)
+    clouds.score_clouds(variants, budget, tmp_path, silent)
     content = json.loads((tmp_path / "clouds.json").read_text())
     assert set(content) == {"dense-linear"} and set(content["dense-linear"]["stages"]) == {"1"}
+    assert {p.name for p in tmp_path.iterdir()} == {"dense-linear.safetensors", "clouds.json"}
 
 
 def test_the_command_line_takes_names_and_a_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
