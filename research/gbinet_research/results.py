@@ -63,12 +63,14 @@ def cost_key(budget: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_costs(path: Path, costs: Mapping[str, Any], budget: Mapping[str, Any], *devices: str) -> None:
     """Refuse costs that do not belong together: those of other sizes, designs or devices."""
+    key = cost_key(budget)
     for name, row in costs.items():
-        if not isinstance(row, dict) or row.get("key") != cost_key(budget):
-            options = ", ".join(flag(k) for k in _COSTS_DEPEND_ON)
+        known = row.get("key") if isinstance(row, dict) else None
+        stored = known if isinstance(known, dict) else {}
+        if options := [flag(k) for k in key if stored.get(k) != key[k]]:
             raise InputError(
-                f"{path}: `{name}` was measured with another budget ({options}): choose another folder, or "
-                "delete it"
+                f"{path}: `{name}` was measured with another budget ({', '.join(options)}): choose another "
+                "folder, or delete it"
             )
         if name in VARIANTS:
             check_design(path, row, VARIANTS[name])
