@@ -160,11 +160,12 @@ def conv(
     dilation: int = 1,  # in space
     relu: bool = True,
     skip: Tensor | None = None,  # [B, O, D or 1, H, W], added after the ReLU
-    planar: bool = False,  # D = 1: the result is contiguous, not channels last
+    planar: bool = False,  # D = 1, no skip: the result is contiguous, not channels last
 ) -> Tensor:  # [B, O, D, H, W]
     """3x3 or 3x3x3 convolution with 'same' padding."""
     rows = _rows(volume)
     batch, planes, height, width, inputs = rows.shape
+    assert not planar or (planes == 1 and skip is None)
     m = matrices
     shape = (batch, m.outputs, planes, height, width)
     skip_rows = None if skip is None else _rows(skip)
