@@ -47,6 +47,8 @@ def network(config: GBiNetConfig = PLAIN) -> GBiNet:
             torch.nn.init.normal_(module.bias, std=0.1)
     for chooser in (*model.choosers, *model.again_choosers):
         torch.nn.init.normal_(chooser.output.weight, std=1.0)  # type: ignore[union-attr, arg-type]
+    if model.refiner is not None:
+        torch.nn.init.normal_(model.refiner.output.weight, std=0.1)  # new: one answer everywhere
     return model
 
 
