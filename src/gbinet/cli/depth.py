@@ -73,8 +73,9 @@ def run(
     from gbinet.pipeline.record import duration
 
     limits = range_of(depth_range)
-    settings = network.settings(max_size=max_size, views=views, stages=stages, depth_range=limits)
-    config = DepthConfig(**settings)
+    config = DepthConfig(
+        **network.settings(max_size=max_size, views=views, stages=stages, depth_range=limits)
+    )
     model = GBiNet.from_pretrained(network.weights)
     with output_folder(out, scene), connected(workers.config()) as cluster, StepBars() as bars:
         reading = ReconstructConfig(
