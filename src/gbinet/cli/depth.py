@@ -81,8 +81,7 @@ def run(
             config, images=images, masks=masks, camera=camera, frames=frames, place=place.config()
         )
         ready = prepare(scene, out, reading, bars)
-        found, shown = ready.scene, partial(bars, "depth")
-        maps = out / "depth"
+        found, shown, maps = ready.scene, partial(bars, "depth"), out / "depth"
         result = compute_depths(cluster, found, model, maps, config, overwrite=overwrite, progress=shown)
         if stages_report:
             from gbinet.pipeline.stages_report import write_stages_report
