@@ -6,6 +6,7 @@ unbroken one would have seen.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from gbinet.errors import InputError
-from gbinet.inference.device import usable_cores
 from gbinet.scene import Scene
 from gbinet.scenes.batch import Batch, collate
 from gbinet.scenes.dataset import MVSDataset, SampleConfig
@@ -168,7 +168,7 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
             RenderedSource(render, device, processes.count), config.batch_size, processes, device
         )
     dataset = MVSDataset(_scenes(config, "train"), _sample_config(config, training=True))
-    workers = min(config.workers, usable_cores())
+    workers = min(config.workers, os.cpu_count() or 1)
     return DatasetStream(dataset, config.batch_size, processes, config.seed, workers)
 
 
