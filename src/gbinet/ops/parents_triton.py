@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gbinet.ops.warp_triton import rows_of_channels
+
 _BLOCK = 128
 
 
@@ -60,10 +62,8 @@ def _inputs(
 def inputs(volume: Tensor, reference: Tensor, cells: Tensor, near: int, aligned: int) -> Tensor:
     """volume [B, G, N, H, W], reference [B, C, H, W], cells [B, N, H, W] -> [B, WIDTH, H, W]."""
     matches = volume.permute(0, 3, 4, 2, 1).contiguous().flatten(3)  # [B, H, W, N * G]; no copy as it comes
-    rows = reference.permute(0, 2, 3, 1)
+    rows = rows_of_channels(reference)
     batch, height, width, channels = rows.shape
-    if not rows[0].is_contiguous():
-        rows = rows.contiguous()
     count, used = cells.shape[1], matches.shape[3] + channels
     total = -(-(used + count - 1) // aligned) * aligned
     output = rows.new_empty(batch, height, width, total)

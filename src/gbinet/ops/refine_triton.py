@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gbinet.ops.parents_triton import saturated
 from gbinet.ops.refine import FAR, NEAR, input_channels
+from gbinet.ops.warp_triton import rows_of_channels
 
 _BLOCK = 128
 
@@ -65,10 +66,8 @@ def _inputs(
 
 def inputs(places: Tensor, smoothings: int, sure: Tensor, reference: Tensor, filled: int) -> Tensor:
     """places [B, N, h, w], sure [B, 2, h, w], reference [B, C, h, w] -> [B, filled, h, w], channels last."""
-    rows = reference.permute(0, 2, 3, 1)
+    rows = rows_of_channels(reference)
     batch, height, width, channels = rows.shape
-    if not rows[0].is_contiguous():
-        rows = rows.contiguous()
     count = places.shape[1]
     first = input_channels(count, 0)
     output = rows.new_empty(batch, height, width, filled)
