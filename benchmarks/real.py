@@ -43,7 +43,7 @@ from gbinet.scenes.kinds import recognise
 from gbinet.scenes.load import load_scene
 
 CONFIDENT = 0.8
-WITHIN = (0.01, 0.02, 0.05)  # relative errors of measured depth
+WITHIN = (0.01, 0.02, 0.05, 0.1)
 
 
 def agreement(scene: Scene, depths: DepthFolder) -> dict[str, float]:

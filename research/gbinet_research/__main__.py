@@ -46,17 +46,16 @@ def cost(names: Names, out: Folder, budget: Settings = DEFAULT) -> None:
     measure_costs(chosen(names), budget, out, _say)
 
 
-def cloud(names: Names, out: Folder, work: Path | None = None, budget: Settings = DEFAULT) -> None:
+def cloud(names: Names, out: Folder, budget: Settings = DEFAULT) -> None:
     """Reconstruct and score a few scenes with the trained weights: OUT/clouds.json.
 
     Args:
         names: Variants or comparisons.
         out: Folder of the results, with the weights. What is scored is kept.
-        work: Folder of scenes; default OUT/work.
     """
     from gbinet_research.clouds import score_clouds
 
-    score_clouds(chosen(names), budget, out, work or out / "work", _say)
+    score_clouds(chosen(names), budget, out, _say)
 
 
 def docs(out: Folder = Path("research/results"), page: Path = Path("docs/benchmarks/paper.md")) -> None:

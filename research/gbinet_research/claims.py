@@ -31,9 +31,9 @@ def beyond(results: Results) -> str:
     )
 
 
-def _ahead(results: Results, ahead: str, behind: str, stage: int | None = None) -> str:
+def _ahead(results: Results, ahead: str, behind: str) -> str:
     """Whether one is ahead of the other at the paper's thresholds, by more than two seeds differ."""
-    pairs = [(t, results.percent(ahead, t, stage), results.percent(behind, t)) for t in THRESHOLDS]
+    pairs = [(t, results.percent(ahead, t), results.percent(behind, t)) for t in THRESHOLDS]
     if any(one is None or other is None for _, one, other in pairs):
         return NOT_YET
     # Where no second seed is trained, any difference counts; the page says so.
@@ -105,7 +105,11 @@ def _converges(results: Results) -> str:
         return NOT_YET
     words = []
     for threshold in (0.125, 0.5):
-        six, seven, eight, nine = (results.percent(name, threshold, stage) or 0.0 for stage in (6, 7, 8, 9))
+        shares = [results.percent(name, threshold, stage) for stage in (6, 7, 8, 9)]
+        known = [share for share in shares if share is not None]
+        if len(known) < len(shares):
+            return NOT_YET
+        six, seven, eight, nine = known
         settled = six < seven < eight and nine - eight < (eight - seven) / 2
         words.append(
             f"{'shown' if settled else 'not shown'} within {threshold:g} mm "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gbinet.errors import InputError
 from gbinet.evaluation.cloud import CloudScore, compare_clouds, score_cloud
@@ -20,7 +21,7 @@ from gbinet.provenance import hash_of
 from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder
 from gbinet_research.dense import DenseNet
-from gbinet_research.results import CLOUDS, read_result
+from gbinet_research.results import CLOUDS, read_result, weights_path
 from gbinet_research.run import Tell
 from gbinet_research.variants import MOST_STAGES, Budget, Variant
 
@@ -31,14 +32,19 @@ CUT = 0.02  # metres: as in DTU's protocol, larger distances do not count
 FUSION = FusionConfig(min_confidence=0.0, blank_confidence=0.0, keep_burnt_out=True)
 
 
-def score_clouds(variants: Sequence[Variant], budget: Budget, out: Path, work: Path, tell: Tell) -> None:
+def score_clouds(variants: Sequence[Variant], budget: Budget, out: Path, tell: Tell) -> None:
     """Write clouds.json from the NAME.safetensors in `out`; scores of the same weights stay."""
+    with TemporaryDirectory(prefix="gbinet-clouds-") as work:
+        _score_clouds(variants, budget, out, Path(work), tell)
+
+
+def _score_clouds(variants: Sequence[Variant], budget: Budget, out: Path, work: Path, tell: Tell) -> None:
     path = out / CLOUDS
     found = read_result(path) or {}
     scenes: list[Scene] = []
     for variant in variants:
         name = variant.name
-        weights = out / f"{name}.safetensors"
+        weights = weights_path(out, name)
         if not weights.is_file():
             tell(f"{name}: no weights in {out} yet, so no cloud")
             continue

@@ -20,7 +20,7 @@ from gbinet.training.distributed import Processes
 from gbinet.training.graph import StepRunner, eager_step
 from gbinet.training.optimise import Optimiser, to_channels_last
 from gbinet.training.updates import Step
-from gbinet_research.results import COSTS, Results, read_result
+from gbinet_research.results import COSTS, Results, check_costs, cost_key, read_result
 from gbinet_research.run import Tell
 from gbinet_research.variants import Budget, Variant, train_config
 
@@ -28,25 +28,29 @@ from gbinet_research.variants import Budget, Variant, train_config
 def measure_costs(
     variants: Sequence[Variant], budget: Budget, out: Path, tell: Tell, repeat: int = 5
 ) -> None:
-    """Write costs.json; what is in it already stays. Run it alone: others on the GPU change the times."""
+    """Write costs.json; what is measured already stays. Run it alone: others on the GPU change the times."""
     path = out / COSTS
     costs = read_result(path) or {}
     device = pick_device()
+    where = torch.cuda.get_device_name() if device.type == "cuda" else str(device)
+    given = budget.to_dict()
+    check_costs(path, costs, given, where)
     for variant in variants:
-        if variant.name in costs:
+        before = costs.get(variant.name, {})
+        if before and not any("error" in before.get(part, {}) for part in PARTS):
             continue
         # Seeds, and for depth maps how it was trained, do not matter: one of several that are alike tells.
-        known = Results({}, costs, {})
+        known = Results({}, {k: row for k, row in costs.items() if k != variant.name}, {})
         parts = [p for p in PARTS if known.cost(variant.name, p, "milliseconds") is None]
         if variant.weights_of and "training" in parts:
             parts.remove("training")
         if not parts:
             continue
         figures = {part: _guarded(partial(PARTS[part], variant, budget, device, repeat)) for part in parts}
-        where = torch.cuda.get_device_name() if device.type == "cuda" else str(device)
-        costs[variant.name] = {**figures, "device": where, "measured_by": software()}
+        made = {"key": cost_key(given), "design": variant.design, "device": where, "measured_by": software()}
+        costs[variant.name] = {**figures, **made}
         write_json(path, costs)
-        tell(f"{variant.name}: {costs[variant.name]}")
+        tell(f"{variant.name}: {figures}")
 
 
 def _guarded(run: Callable[[], Resources]) -> dict[str, object]:
@@ -89,7 +93,7 @@ def _depth_map(model: GBiNet, budget: Budget, device: torch.device, repeat: int)
 def _training(variant: Variant, budget: Budget, device: torch.device, repeat: int) -> Resources:
     """A whole step on images at random: their content changes neither memory nor time. The peak is of a step
     launched piece by piece, the time of a recorded one where that is possible: as training runs it."""
-    config = train_config(variant, budget)
+    config = train_config(variant, budget, device)
     torch.manual_seed(0)
     model = variant.network(variant.config).to(device).train()
     to_channels_last(model)

@@ -54,7 +54,7 @@ PARTS: dict[str, Part] = {
     "budget": Part((budget,)),
     "searches": Part((story.searches_table,), (("searches", story.searches_plot),)),
     "ladder": Part((story.ladder_table, story.ladder_valid_table), (("ladder-valid", story.ladder_plot),)),
-    "chance": Part((story.chance_table,), needs=COMPARISONS["chance"]),
+    "chance": Part((story.chance_table,)),
     "claims": Part((claims.claims,)),
     "beyond": Part((claims.beyond,)),
     # The paper's own tables, which are of use only when they are whole.

@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gbinet.errors import FormatError, InputError
+from gbinet.errors import FormatError, InputError, flag
 from gbinet.formats.reading import read_json
-from gbinet_research.variants import VARIANTS, same_training
+from gbinet_research.variants import VARIANTS, Budget, Variant, differing
 
 COSTS, CLOUDS = "costs.json", "clouds.json"
 Within = Mapping[str, float]  # threshold in mm -> share of pixels
+_COSTS_DEPEND_ON = ("views", "validation_size", "width", "height", "batch_size", "precision")
 _STAGES_OF = {"centre": "centres", "expectation": "expectations", "smooth": "smooth"}
 
 
 def result_path(out: Path, name: str) -> Path:
     return out / f"{name}.json"
+
+
+def weights_path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.safetensors"
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
@@ -31,6 +36,49 @@ def read_result(path: Path) -> dict[str, Any] | None:
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a result of a comparison; delete it to compute it again")
     return content
+
+
+def check_design(path: Path, stored: Mapping[str, Any], variant: Variant) -> None:
+    """Refuse what was made when the name stood for something else."""
+    if not variant.has_design(stored.get("design")):
+        raise InputError(
+            f"{path} is of another design than `{variant.name}` stands for today: choose another folder, or "
+            "delete it"
+        )
+
+
+def check_same(path: Path, stored: Mapping[str, Any], variant: Variant, budget: Budget) -> None:
+    """Refuse to go on with what was made, or begun, in another way."""
+    check_design(path, stored, variant)
+    if options := differing(stored.get("budget"), budget.to_dict()):
+        raise InputError(
+            f"{path} was made with another budget ({', '.join(options)}): choose another folder, or delete it"
+        )
+
+
+def cost_key(budget: Mapping[str, Any]) -> dict[str, Any]:
+    """What costs depend on, of a budget as JSON has it."""
+    return {k: budget.get(k) for k in _COSTS_DEPEND_ON}
+
+
+def check_costs(path: Path, costs: Mapping[str, Any], budget: Mapping[str, Any], *devices: str) -> None:
+    """Refuse costs that do not belong together: those of other sizes, designs or devices."""
+    key = cost_key(budget)
+    for name, row in costs.items():
+        known = row.get("key") if isinstance(row, dict) else None
+        stored = known if isinstance(known, dict) else {}
+        if options := [flag(k) for k in key if stored.get(k) != key[k]]:
+            raise InputError(
+                f"{path}: `{name}` was measured with another budget ({', '.join(options)}): choose another "
+                "folder, or delete it"
+            )
+        if name in VARIANTS:
+            check_design(path, row, VARIANTS[name])
+    if len(found := sorted({str(row.get("device")) for row in costs.values()} | set(devices))) > 1:
+        raise InputError(
+            f"{path}: costs of different devices ({', '.join(found)}) cannot stand in one table: choose "
+            "another folder, or delete it"
+        )
 
 
 @dataclass(frozen=True)
@@ -48,14 +96,19 @@ class Results:
             content = read_result(result_path(out, name))
             if content is None:
                 continue
+            check_design(result_path(out, name), content, VARIANTS[name])
             for other, before in found.items():
-                if not same_training(before.get("budget"), content.get("budget")):
+                if options := differing(before.get("budget"), content.get("budget")):
                     raise InputError(
-                        f"{result_path(out, name)} and {other}.json were made with different budgets, so "
-                        "they cannot stand in one table: keep them in different folders"
+                        f"{result_path(out, name)} and {other}.json were made with different budgets "
+                        f"({', '.join(options)}), so they cannot stand in one table: keep them in different "
+                        "folders"
                     )
             found[name] = content
-        return Results(found, read_result(out / COSTS) or {}, read_result(out / CLOUDS) or {})
+        results = Results(found, read_result(out / COSTS) or {}, read_result(out / CLOUDS) or {})
+        if found:
+            check_costs(out / COSTS, results.costs, results.budget)
+        return results
 
     @property
     def budget(self) -> Mapping[str, Any]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from filecmp import cmp
 from pathlib import Path
+from shutil import copyfile
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from gbinet.errors import GBiNetError, InputError
 from gbinet.evaluation.scores import write_json
+from gbinet.formats.atomic import atomic_path
+from gbinet.formats.reading import is_file
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
@@ -26,12 +29,14 @@ from gbinet.training.distributed import Processes
 from gbinet.training.samples import Stream, open_stream, validation_batches
 from gbinet.training.trainer import Trainer
 from gbinet.training.validate import validate
-from gbinet_research.results import read_result, result_path
-from gbinet_research.variants import VARIANTS, Budget, Variant, same_training, train_config
+from gbinet_research.results import check_same, read_result, result_path, weights_path
+from gbinet_research.start import read_start, take_over
+from gbinet_research.variants import VARIANTS, Budget, Variant, train_config
 
 Tell = Callable[[str], None]
 TELL_SECONDS = 20.0
 CHECKPOINT_SECONDS = 180.0
+BEGUN = "begun.json"  # beside the checkpoints: what the training was begun with
 
 
 class Training:
@@ -41,10 +46,9 @@ class Training:
         self, variant: Variant, budget: Budget, work: Path, stream: Stream, device: torch.device
     ) -> None:
         self.variant = variant
-        # On a GPU there is memory for it, and the numbers are the same.
-        config = replace(train_config(variant, budget), encode_twice=device.type != "cuda")
+        config = train_config(variant, budget, device)
         folder = work / variant.name
-        resume = bool(checkpoint.states(folder))
+        resume = _goes_on(folder, variant, budget)
         self.trainer = Trainer(
             config,
             folder,
@@ -58,7 +62,7 @@ class Training:
             loss=variant.loss,
         )
         if budget.start is not None and not resume:
-            take_over(self.trainer.model, load_file(budget.start))
+            take_over(self.trainer.model, read_start(budget.start))
         self.side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.failure = ""  # why it is given up
 
@@ -102,19 +106,16 @@ class Training:
         return self.trainer.shipped()
 
 
-def take_over(model: GBiNet, given: dict[str, Tensor]) -> None:
-    """Tensors of other weights into a network, as far as they fit; networks that choose again begin with the
-    choosers of their scale."""
-    for at, scale in enumerate(model.config.scales_choosing_again):
-        for again, other in (("again_choosers", "choosers"), ("again_weights", "choice_weights")):
-            prefix = f"{other}.{scale - 1}."
-            found = {k.removeprefix(prefix): v for k, v in given.items() if k.startswith(prefix)}
-            given = {f"{again}.{at}.{k}": v for k, v in found.items()} | given
-    own = model.state_dict()
-    fits = {k: v.float() for k, v in given.items() if k in own and own[k].shape == v.shape}
-    if not fits:
-        raise InputError("none of the tensors of --start fits this network")
-    model.load_state_dict(fits, strict=False)
+def _goes_on(folder: Path, variant: Variant, budget: Budget) -> bool:
+    """Whether a work folder holds a training to go on with; one that was begun in another way is refused."""
+    path = folder / BEGUN
+    if folder.is_dir() and any(folder.iterdir()) and not path.is_file():
+        raise InputError(f"{folder} holds files of something else: choose another --work, or move them away")
+    if not checkpoint.states(folder):
+        write_json(path, {"design": variant.design, "budget": budget.to_dict()})
+        return False
+    check_same(folder, read_result(path) or {}, variant, budget)
+    return True
 
 
 def train_together(
@@ -137,9 +138,11 @@ def train_together(
     missing = [v for v in variants if not v.weights_of and not _is_finished(v, budget, out, tell)]
     if not missing:
         return
+    for variant in missing:
+        _check_free(weights_path(out, variant.name), weights_path(work / variant.name, variant.name))
     device = pick_device()
     # The samples of all are those of the budget's seed, whatever their own.
-    first = replace(train_config(missing[0], budget), seed=budget.seed)
+    first = replace(train_config(missing[0], budget, device), seed=budget.seed)
     stream = stream or open_stream(first, Processes(), device)
     trainings = [Training(variant, budget, work, stream, device) for variant in missing]
     if not _loop(trainings, stream, budget, device, 60 * minutes, tell):
@@ -161,7 +164,7 @@ def train_together(
             "skipped": progress.skipped,
         }
         try:
-            _score(training.variant, training.finish(), trained, budget, out, samples, tell)
+            _score(training, trained, budget, out, samples, tell)
         except (GBiNetError, RuntimeError) as error:
             tell(f"{training.variant.name}: could not be scored: {error}; run it again")
 
@@ -171,10 +174,18 @@ def _is_finished(variant: Variant, budget: Budget, out: Path, tell: Tell) -> boo
     stored = read_result(path)
     if stored is None:
         return False
-    if not same_training(stored.get("budget"), budget.to_dict()):
-        raise InputError(f"{path} was made with another budget: choose another folder, or delete it")
+    check_same(path, stored, variant, budget)
     tell(f"{variant.name}: finished before")
     return True
+
+
+def _check_free(path: Path, own: Path) -> None:
+    """Weights without a result are replaced only if they are ours: the same file lies in the work folder."""
+    if path.exists() and not (is_file(path) and is_file(own) and cmp(path, own, shallow=False)):
+        raise InputError(
+            f"{path} is there, but no {path.stem}.json that says what it is, so it is not replaced: move it "
+            "away, or choose another folder"
+        )
 
 
 def _loop(
@@ -220,16 +231,15 @@ def _loop(
 
 
 def _score(
-    variant: Variant,
-    model: GBiNet,
+    training: Training,
     trained: dict[str, object],
     budget: Budget,
     out: Path,
     samples: Sequence[Batch],
     tell: Tell,
 ) -> None:
-    device = pick_device()
-    small = model.save(out / f"{variant.name}.safetensors", half=True)
+    device, variant = pick_device(), training.variant
+    small = training.finish().save(weights_path(training.trainer.out, variant.name), half=True)
     model = variant.network.from_pretrained(small).to(device)  # what is scored is what is kept
     stages = variant.config.stages
     scored = validate(model, samples, stages)
@@ -240,14 +250,17 @@ def _score(
     result = {
         "variant": variant.name,
         "label": variant.label,
+        "design": variant.design,
         "budget": budget.to_dict(),
-        "trained": trained,
+        "trained": _rounded(trained),
         "stages": stages,
-        "validation": validation,
+        "validation": _rounded(validation),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else str(device),
         "made_by": maker(model).to_dict(),
     }
-    path = write_json(result_path(out, variant.name), _rounded(result))
+    with atomic_path(weights_path(out, variant.name)) as temporary:
+        copyfile(small, temporary)
+    path = write_json(result_path(out, variant.name), result)
     within = " / ".join(f"{100 * share:.1f}" for share in scored.final.within.values())
     tell(f"{variant.name}: within {within} %, in {path}")
 
@@ -263,6 +276,6 @@ def _rounded(value: object) -> object:
 
 def validation_samples(budget: Budget, device: torch.device) -> Sequence[Batch]:
     """The samples that all variants are scored on."""
-    config = train_config(VARIANTS["gbinet"], budget)
+    config = train_config(VARIANTS["gbinet"], budget, device)
     config = replace(config, validation_scenes=budget.validation_scenes)
     return list(validation_batches(config, device, budget.validation_size))

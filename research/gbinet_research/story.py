@@ -50,7 +50,7 @@ def ladder_valid_table(results: Results) -> str:
 
 
 def chance_table(results: Results) -> str:
-    """Two seeds of the same design, and how far they are apart."""
+    """Two seeds of the same design, and how far they are apart; a pair that is not whole is not shown."""
     names = COMPARISONS["chance"]
     rows = []
     for first, second in zip(names[::2], names[1::2], strict=True):
@@ -59,8 +59,8 @@ def chance_table(results: Results) -> str:
         rows += [[label_of(name), *shares(results, name)] for name in (first, second)]
         rows.append(["difference", *(number(chance(results, t, (first, second)), 1) for t in THRESHOLDS)])
     if not rows:
-        return "No design has been trained with a second seed yet."
-    return markdown_table(["design", *_SHARES], rows)
+        return "No design has been trained with a second seed at this budget yet."
+    return _with_missing(results, "chance", markdown_table(["design", *_SHARES], rows))
 
 
 def chance(results: Results, threshold: float, names: Sequence[str] = COMPARISONS["chance"]) -> float | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gbinet.errors import InputError
+import torch
+
+from gbinet.errors import InputError, flag
 from gbinet.model.config import PRESETS, GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.training.config import TrainConfig
@@ -16,6 +19,7 @@ from gbinet.training.loss import LossOfStage, stage_loss
 from gbinet_research import dense
 from gbinet_research.dense import DenseConfig, DenseNet, DenseSearch
 from gbinet_research.regression import RegressionLoss
+from gbinet_research.start import content_of
 
 MOST_STAGES = (
     9  # the published networks are validated to this stage: every earlier one is measured on the way
@@ -42,6 +46,19 @@ class Variant:
         if isinstance(self.config, DenseConfig):
             return RegressionLoss(DenseSearch(self.config))
         return stage_loss
+
+    @property
+    def design(self) -> dict[str, Any]:
+        """For JSON: all that its name stands for."""
+        return {"network": self.config.to_dict(), "changes": dict(self.changes), "seed": self.seed}
+
+    def has_design(self, stored: object) -> bool:
+        """Whether a design, as JSON has it, is this one. What networks have got since is at its default."""
+        if not isinstance(stored, dict) or not isinstance(stored.get("network"), dict):
+            return False
+        usual = {f.name: f.default for f in fields(self.config)}
+        found = {**stored, "network": {**usual, **stored["network"]}}
+        return json.dumps(found, sort_keys=True) == json.dumps(self.design, sort_keys=True)
 
     @property
     def trained(self) -> str:
@@ -230,19 +247,23 @@ class Budget:
     def to_dict(self) -> dict[str, object]:
         """For JSON: what decides the result. Where files lie does not."""
         values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        start = None if self.start is None else self.start.name
+        start = None if self.start is None else content_of(self.start)
         return {**values, "data": self.data is not None, "assets": self.assets is not None, "start": start}
 
 
-def same_training(one: object, other: object) -> bool:
-    """Whether two budgets, as JSON has them, train and score alike. Fields that are not there: as usual."""
+def differing(one: object, other: object) -> list[str]:
+    """Options of two budgets, as JSON has them, by which they do not train and score alike. Fields that are
+    not there: as usual."""
     left, right = ({**Budget().to_dict(), **b} if isinstance(b, dict) else {} for b in (one, other))
     free = ("cloud_scenes", "cloud_size")  # of what is done with the weights afterwards
-    return all(left.get(k) == right.get(k) for k in {*left, *right} if k not in free)
+    return [flag(k) for k in {**left, **right} if left.get(k) != right.get(k) and k not in free]
 
 
-def train_config(variant: Variant, budget: Budget) -> TrainConfig:
-    """Pure classification or regression as published, averaged weights, one schedule for all."""
+def train_config(variant: Variant, budget: Budget, device: torch.device) -> TrainConfig:
+    """Pure classification or regression as published, averaged weights, one schedule for all.
+
+    Training and the measurement of what it costs both take it from here.
+    """
     least, most = budget.zooms
     values: dict[str, Any] = {
         "network": variant.config,
@@ -259,6 +280,7 @@ def train_config(variant: Variant, budget: Budget) -> TrainConfig:
         "batch_size": budget.batch_size,
         "seed": budget.seed + variant.seed,
         "precision": budget.precision,
+        "encode_twice": device.type != "cuda",  # a GPU has memory for it once; the numbers are the same
         "learning_rate": budget.learning_rate,
         "warmup_steps": min(100, budget.steps // 10),
         "total_steps": budget.steps,

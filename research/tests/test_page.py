@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from PIL import Image
 from gbinet.errors import FormatError, InputError
 from gbinet.evaluation.depth import THRESHOLDS
 from gbinet.evaluation.scores import write_json
+from gbinet_research import run
 from gbinet_research.__main__ import main
 from gbinet_research.claims import CLAIMS, claims
 from gbinet_research.page import PARTS, fill_docs
-from gbinet_research.results import Results
+from gbinet_research.results import Results, cost_key
 from gbinet_research.story import chance, ladder_table
 from gbinet_research.variants import COMPARISONS, LADDER, VARIANTS, Budget
 
@@ -28,6 +30,7 @@ def fake(out: Path, name: str, share: float, budget: Budget) -> None:
     write_json(
         out / f"{name}.json",
         {
+            "design": VARIANTS[name].design,
             "budget": budget.to_dict(),
             "trained": {"samples": 2, "steps": 2, "seconds": 1.0, "side_by_side": [name, "binet"]},
             "stages": VARIANTS[name].config.stages,
@@ -57,8 +60,10 @@ def results(tmp_path: Path, budget: Budget) -> Path:
         if not VARIANTS[name].weights_of:
             fake(out, name, 0.1 + 0.03 * index, budget)
     parts = ("network", "engine", "training")
+    key = cost_key(budget.to_dict())
     cost = {
         name: {part: {"peak_mib": 900.0 - 20 * i, "milliseconds": 5.0} for part in parts}
+        | {"key": key, "design": VARIANTS[name].design, "device": "some GPU"}
         for i, name in enumerate(VARIANTS)
     }
     write_json(out / "costs.json", cost)
@@ -120,6 +125,38 @@ def test_rows_of_different_budgets_do_not_stand_in_one_table(results: Path, budg
         Results.read(results)
 
 
+def test_a_row_of_what_its_name_does_not_stand_for_is_refused(results: Path) -> None:
+    for field, value in (("network", {"bins": 8}), ("changes", {"recover": True}), ("seed", 3)):
+        content = json.loads((results / "binet.json").read_text())
+        design = content["design"]
+        design[field] = {**design[field], **value} if isinstance(value, dict) else value
+        write_json(results / "other" / "binet.json", content)
+        with pytest.raises(InputError, match="another design than `binet`"):
+            Results.read(results / "other")
+    del content["design"]  # an earlier version wrote it
+    write_json(results / "other" / "binet.json", content)
+    with pytest.raises(InputError, match="another design"):
+        Results.read(results / "other")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"key": {"batch_size": 2}}, "`binet` was measured with another budget"),
+        ({"design": {}}, "another design than `binet`"),
+        ({"device": "another GPU"}, "another GPU, some GPU"),
+    ],
+)
+def test_costs_that_do_not_belong_together_are_refused(
+    results: Path, change: dict[str, object], message: str
+) -> None:
+    costs = json.loads((results / "costs.json").read_text())
+    costs["binet"] |= change
+    write_json(results / "costs.json", costs)
+    with pytest.raises(InputError, match=message):
+        Results.read(results)
+
+
 def test_claims_say_what_the_figures_say(tmp_path: Path, budget: Budget) -> None:
     fake(tmp_path, "gbinet-per-stage", 0.40, budget)
     for share, verdict in ((0.30, "shown: 40.0 against 30.0"), (0.50, "not shown: 40.0 against 50.0")):
@@ -137,6 +174,31 @@ def test_a_difference_smaller_than_that_of_two_seeds_shows_nothing(tmp_path: Pat
     results = Results.read(tmp_path)
     assert chance(results, 0.5) == pytest.approx(2.0)
     assert "as published: not shown: 40.0 against 39.0" in claims(results)
+
+
+def test_a_pair_of_seeds_is_shown_as_soon_as_it_is_whole(tmp_path: Path, budget: Budget) -> None:
+    page, out = page_with(tmp_path, ("chance",)), tmp_path / "results"
+    for name, words in (
+        ("coarse-to-fine", "No design has been trained with a second seed at this budget yet."),
+        ("coarse-to-fine-seed1", "| difference "),
+        ("again", "Not trained with this budget yet, and so not in the table: `again-seed1`."),
+    ):
+        fake(out, name, 0.4, budget)
+        fill_docs(out, page)
+        assert words in page.read_text() and "the design that ships" not in page.read_text()
+    fake(out, "again-seed1", 0.4, budget)
+    fill_docs(out, page)
+    assert page.read_text().count("| difference ") == 2 and "yet" not in page.read_text()
+
+
+def test_a_stage_that_is_not_measured_is_not_zero(tmp_path: Path, budget: Budget) -> None:
+    fake(tmp_path, "gbinet", 0.4, budget)
+    path = tmp_path / "gbinet.json"
+    content = json.loads(path.read_text())
+    del content["validation"]["centres"]["9"]
+    write_json(path, content)
+    (line,) = (c for c in claims(Results.read(tmp_path)).splitlines() if "to stage 8" in c)
+    assert line.endswith("Not measured yet at this budget.")
 
 
 def test_pages_that_cannot_be_filled_are_refused(
@@ -165,10 +227,15 @@ def test_the_page_is_what_the_stored_results_say(tmp_path: Path) -> None:
     assert all(content["made_by"]["commit"] for content in stored.variants.values())
 
 
-def test_results_beside_the_clone_can_still_be_read() -> None:
-    """Figures measured with earlier versions."""
+def test_the_kept_rows_are_those_beside_the_clone() -> None:
+    """They were trained with an earlier version; what was added to them here changes no figure."""
     folder = ROOT.parent / "shared" / "comparisons"
     if not folder.is_dir():
         pytest.skip("there is no ../shared beside this clone")
-    stored = Results.read(folder)
-    assert stored.variants and all(stored.within(name) for name in stored.variants)
+    kept = Results.read(ROOT / "research" / "results").variants
+    for path in folder.glob("*.json"):
+        first = json.loads(path.read_text())
+        if kept[path.stem]["made_by"]["weights"] == first["made_by"]["weights"]:
+            for part, figures in kept[path.stem]["validation"].items():
+                assert figures == run._rounded(first["validation"][part])
+            assert kept[path.stem]["budget"] == first["budget"]

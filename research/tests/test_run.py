@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from plane_scenes import PlaneSource
 
-from gbinet.errors import GBiNetError, InputError
+from gbinet.errors import GBiNetError, InputError, flag
 from gbinet.fusion.photometric import trusted
 from gbinet.inference.resources import Resources
 from gbinet.model.gbinet import GBiNet
@@ -19,11 +20,13 @@ from gbinet.provenance import hash_of
 from gbinet.training.distributed import Processes
 from gbinet.training.samples import SourceStream
 from gbinet.training.trainer import train
+from gbinet.training.updates import Step
 from gbinet_research import clouds, run
 from gbinet_research.__main__ import main
-from gbinet_research.cost import measure_costs
+from gbinet_research.cost import PARTS, measure_costs
 from gbinet_research.dense import DenseNet
 from gbinet_research.results import Results
+from gbinet_research.start import take_over
 from gbinet_research.variants import VARIANTS, Budget, Variant, train_config
 
 
@@ -67,7 +70,7 @@ def test_side_by_side_is_bit_for_bit_what_it_is_alone(together: Together, tmp_pa
     together("inverse-depth", "coarse-to-fine-seed1")
     for name in ("inverse-depth", "coarse-to-fine-seed1"):
         variant = VARIANTS[name]
-        config = train_config(variant, together.budget)
+        config = train_config(variant, together.budget, torch.device("cpu"))
         alone = tmp_path / name
         train(config, alone, stream=together.stream, network=variant.network, loss=variant.loss)
         model = variant.network.from_pretrained(alone / "last.safetensors")
@@ -95,6 +98,10 @@ def test_a_stopped_command_goes_on_and_a_finished_one_stays(
     monkeypatch.setattr(run, "Training", None)
     together("binet", "continuous")  # nothing left to train: the second is another read-out of gbinet
     assert together.said[-1] == "binet: finished before"
+    monkeypatch.setitem(VARIANTS, "binet", replace(VARIANTS["binet"], changes={"recover": True}))
+    with pytest.raises(InputError, match="another design than `binet`"):
+        together("binet")
+    monkeypatch.undo()
     together.budget = replace(together.budget, samples=9)
     with pytest.raises(InputError, match="another budget"):
         together("binet")
@@ -146,10 +153,57 @@ def test_what_could_not_be_scored_is_not_trained_again(
     assert together.stored("dense-linear")["trained"]["samples"] == 2
 
 
+def test_a_training_goes_on_with_what_it_was_begun_with_only(
+    together: Together, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch, weights = together.budget, tmp_path / "w.safetensors"
+    DenseNet(VARIANTS["dense-linear"].config).save(weights)
+    monkeypatch.setattr(run, "_loop", _stopping(run._loop))
+    together("dense-linear")
+    together.budget = replace(scratch, start=weights)
+    with pytest.raises(InputError, match=r"dense-linear was made with another budget \(--start\)"):
+        together("dense-linear")
+    together.budget = replace(scratch, assets=tmp_path)  # what checkpoints themselves let pass
+    with pytest.raises(InputError, match="--assets"):
+        together("dense-linear")
+    together.budget = scratch
+    together("dense-linear")
+    assert together.stored("dense-linear")["budget"]["start"] is None
+
+
+def test_what_is_not_ours_is_not_replaced(together: Together) -> None:
+    """Weights that no result names, and a work folder that no training of ours has begun."""
+    theirs = [together.out / "binet.safetensors", together.out / "work" / "binet" / "last.safetensors"]
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+        with pytest.raises(InputError, match=f"{'binet' if path == theirs[1] else path.name} .*move"):
+            together("binet")
+        assert path.read_text() == "mine"
+        path.unlink()
+    together("binet")
+    stored = together.stored("binet")
+    (together.out / "binet.json").unlink()  # as if it had been stopped just before: the weights are ours
+    together("binet")
+    assert together.stored("binet")["made_by"] == stored["made_by"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not safetensors at all"])
+def test_a_start_that_cannot_be_read_is_one_sentence(
+    content: bytes | None, together: Together, tmp_path: Path
+) -> None:
+    start = tmp_path / "w.safetensors"
+    if content is not None:
+        start.write_bytes(content)
+    together.budget = replace(together.budget, start=start)
+    with pytest.raises(GBiNetError, match=r"^--start .*w\.safetensors.*omit it$"):
+        together("binet")
+
+
 def test_weights_are_taken_over_as_far_as_they_fit() -> None:
     torch.manual_seed(0)
     given, model = GBiNet(VARIANTS["learned"].config), GBiNet(VARIANTS["again"].config)
-    run.take_over(model, given.state_dict())
+    take_over(model, given.state_dict())
     for name, tensor in given.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor)
     for at, scale in enumerate(model.config.scales_choosing_again):
@@ -158,7 +212,7 @@ def test_weights_are_taken_over_as_far_as_they_fit() -> None:
         )
         assert all(torch.equal(own, other) for own, other in pairs)
     with pytest.raises(GBiNetError, match="none of the tensors"):
-        run.take_over(model, {"other": torch.zeros(1)})
+        take_over(model, {"other": torch.zeros(1)})
 
 
 def test_regression_learns_a_plane(budget: Budget) -> None:
@@ -168,7 +222,7 @@ def test_regression_learns_a_plane(budget: Budget) -> None:
 
     for name in ("dense-linear", "coarse-to-fine-helped"):
         torch.manual_seed(0)
-        config = train_config(VARIANTS[name], budget)
+        config = train_config(VARIANTS[name], budget, torch.device("cpu"))
         model = VARIANTS[name].network(config.network).train()
         to_channels_last(model)
         optimiser = Optimiser(model, config, Processes())
@@ -182,6 +236,30 @@ def test_regression_learns_a_plane(budget: Budget) -> None:
             optimiser.end()
             losses.append(float(measures[:, 2].sum()))
         assert losses[-1] < 0.9 * losses[0], name
+
+
+def test_what_is_measured_is_what_is_trained(
+    together: Together, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that is measured has the configuration of one that is trained, on a GPU too."""
+    on_gpu = partial(train_config, device=torch.device("cuda"))
+    for place in ("cost", "run"):
+        monkeypatch.setattr(f"gbinet_research.{place}.train_config", lambda v, b, device: on_gpu(v, b))
+    steps: list[Step] = []
+
+    def remember(model: GBiNet, optimiser: Any, batch: Any, step: Step) -> Any:
+        steps.append(step)
+        raise InterruptedError
+
+    monkeypatch.setattr("gbinet_research.cost.eager_step", remember)
+    device = torch.device("cpu")
+    for name in ("gbinet-per-stage", "gbinet-accumulate"):
+        variant = VARIANTS[name]
+        with pytest.raises(InterruptedError):
+            PARTS["training"](variant, together.budget, device, 1)
+        training = run.Training(variant, together.budget, tmp_path, together.stream, device)
+        assert steps[-1].config == training.trainer.config
+        assert not steps[-1].config.encode_twice  # so that their memory may be compared
 
 
 def test_costs_are_measured_once_for_variants_that_are_alike(
@@ -225,6 +303,18 @@ def test_a_cost_that_cannot_be_measured_does_not_lose_the_others(
     assert results.costs["gbinet"]["network"] == {"error": "not enough memory"}
     assert results.cost("gbinet", "network", "peak_mib") is None
 
+    def work(*_: object) -> Resources:
+        return Resources(1, 1, 1, 5.0, 1.0)
+
+    monkeypatch.setattr("gbinet_research.cost.PARTS", dict.fromkeys(("network", "engine", "training"), work))
+    measure_costs([VARIANTS["gbinet"]], budget, tmp_path, silent)  # the next command tries again
+    assert Results.read(tmp_path).cost("gbinet", "network", "milliseconds") == 5.0
+    for other in ({"batch_size": 2}, {"validation_size": (64, 64)}, {"precision": "bfloat16"}):
+        (option,) = other
+        with pytest.raises(InputError, match=rf"`gbinet` was measured .* \({flag(option)}\)"):
+            measure_costs([VARIANTS["binet"]], replace(budget, **other), tmp_path, silent)
+    measure_costs([VARIANTS["binet"]], replace(budget, samples=9), tmp_path, silent)  # costs the same
+
 
 def test_only_geometry_filters_clouds() -> None:
     confidence, white = torch.zeros(8, 8), torch.full((8, 8, 3), 255, dtype=torch.uint8)
@@ -238,9 +328,10 @@ def test_clouds_come_from_the_weights_that_are_kept(tmp_path: Path, budget: Budg
     torch.manual_seed(0)
     DenseNet(VARIANTS["dense-linear"].config).save(tmp_path / "dense-linear.safetensors")
     variants = [VARIANTS["dense-linear"], VARIANTS["binet"]]
-    clouds.score_clouds(variants, budget, tmp_path, tmp_path / "work", silent)
+    clouds.score_clouds(variants, budget, tmp_path, silent)
     content = json.loads((tmp_path / "clouds.json").read_text())
     assert set(content) == {"dense-linear"} and set(content["dense-linear"]["stages"]) == {"1"}
+    assert {p.name for p in tmp_path.iterdir()} == {"dense-linear.safetensors", "clouds.json"}
 
 
 def test_the_command_line_takes_names_and_a_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

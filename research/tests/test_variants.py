@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import json
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from gbinet.errors import InputError
 from gbinet.model.config import PRESETS, GBiNetConfig
@@ -18,7 +20,7 @@ from gbinet_research.variants import (
     VARIANTS,
     Budget,
     chosen,
-    same_training,
+    differing,
     train_config,
 )
 
@@ -47,12 +49,14 @@ def test_the_ladder_leads_from_the_published_design_to_the_one_that_ships() -> N
 
 def test_every_variant_can_be_built_and_shares_the_budget(budget: Budget) -> None:
     for variant in VARIANTS.values():
-        config = train_config(variant, budget)
+        config = train_config(variant, budget, torch.device("cpu"))
         assert config.total_steps == budget.steps == 2
         assert (config.learning_rate, config.readout_weight, config.zoom) == (1e-3, 0.0, 2.0)
         assert (config.width, config.height, config.batch_size) == (64, 64, 1)
         assert config.seed == budget.seed + variant.seed
         variant.network(config.network)
+        # All alike, so that their costs can stand beside each other: not twice for one and once for another.
+        assert not train_config(variant, budget, torch.device("cuda")).encode_twice and config.encode_twice
 
 
 def test_second_seeds_differ_in_nothing_else() -> None:
@@ -72,6 +76,23 @@ def test_the_helped_dense_search_reaches_as_far_as_the_binary_one() -> None:
         assert radius == own and reach == pytest.approx(cells / ships.grid.cells(stage))
 
 
+def test_a_design_is_the_same_after_json_and_with_fields_that_networks_get_later() -> None:
+    for variant in VARIANTS.values():
+        stored = json.loads(json.dumps(variant.design))
+        assert variant.has_design(stored)
+        earlier = {k: v for k, v in stored["network"].items() if k not in ("context", "choice_again")}
+        plain = not (variant.config.context or variant.config.choice_again)
+        assert variant.has_design({**stored, "network": earlier}) == plain
+        for other in VARIANTS.values():
+            same = (other.config, other.changes, other.seed) == (
+                variant.config,
+                variant.changes,
+                variant.seed,
+            )
+            assert other.has_design(stored) == same
+    assert not variant.has_design(None) and not variant.has_design({"network": 3})
+
+
 def test_names_are_variants_or_comparisons(budget: Budget) -> None:
     assert [v.name for v in chosen(("gbinet", "bins"))] == ["gbinet", "binet", "gbinet-6"]
     for names, message in (((), "name what"), (("looks",), "no comparison or variant 'looks'")):
@@ -79,10 +100,17 @@ def test_names_are_variants_or_comparisons(budget: Budget) -> None:
             chosen(names)
 
 
-def test_budgets_that_train_alike_are_the_same(budget: Budget) -> None:
+def test_budgets_that_train_alike_are_the_same(budget: Budget, tmp_path: Path) -> None:
     stored = budget.to_dict()
     earlier = {k: v for k, v in stored.items() if k not in ("zoom", "start")}  # as b27bad1 wrote them
-    assert same_training(earlier, stored) and same_training({**stored, "cloud_scenes": 9}, stored)
-    assert not same_training({**stored, "samples": 3}, stored) and not same_training(None, stored)
-    from_weights = Budget(start=Path("w.safetensors"))
-    assert not same_training(from_weights.to_dict(), Budget().to_dict())
+    assert not differing(earlier, stored) and not differing({**stored, "cloud_scenes": 9}, stored)
+    assert differing({**stored, "samples": 3}, stored) == ["--samples"] and differing(None, stored)
+    begun = []
+    for folder, content in (("first", b"1"), ("other", b"2"), ("copy", b"1")):
+        path = tmp_path / folder / "w.safetensors"
+        path.parent.mkdir()
+        path.write_bytes(content)
+        begun.append(replace(budget, start=path).to_dict())
+    first, other, copy = begun
+    assert differing(first, stored) == differing(first, other) == ["--start"]  # what is in it, not its name
+    assert first == copy

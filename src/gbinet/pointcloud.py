@@ -21,7 +21,8 @@ class PointCloud:
         xyz: Positions, [N, 3] float32 or float64, in the scene's unit.
         rgb: Colours, [N, 3] uint8.
         normals: Unit normals, [N, 3] float32.
-        confidence: [N] float32 in [0, 1].
+        confidence: [N] float32 in [0, 1]. In a fused cloud, that of the pixel which became the point, in the
+            depth map of its own view; other views that agree do not change it.
         num_views: Views that agree on the point, its own included, [N] uint8; 255 means that many or more.
 
     Raises:

@@ -65,9 +65,11 @@ def test_validate(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> No
     figures = {"score": 0.5, "edge": math.nan}
     monkeypatch.setattr(validating, "validation_batches", lambda *_: [])  # nothing is rendered
     monkeypatch.setattr(validating, "validate", lambda *_: SimpleNamespace(to_dict=lambda: figures))
-    monkeypatch.setattr(validating, "table", lambda *_: "a table")
+    monkeypatch.setattr(validating, "table", lambda *_: "a table\nof two lines")
     content = told(capsys, "validate", "--out", tmp_path / "figures.json")
     assert content == json.loads((tmp_path / "figures.json").read_text()) == {"score": 0.5, "edge": None}
+    assert main(["validate"]) == 0
+    assert capsys.readouterr().out == "a table\nof two lines\n"
 
 
 def test_evaluate(tmp_path: Path, capsys, folder: Path) -> None:

@@ -237,12 +237,12 @@ def test_a_driver_that_is_killed_and_started_again(
     subprocess.run([*command, "-o", str(tmp_path / "one")], check=True)
     on_ray = [*command, "-o", str(tmp_path / "two"), "--cluster", "--worker-cores", "1"]
     first = subprocess.Popen(on_ray)
-    while first.poll() is None and len(list((tmp_path / "two" / "depth").glob("*.npz"))) < 2:
+    while first.poll() is None and len(list((tmp_path / "two" / "depth").glob("[!.]*.npz"))) < 2:
         time.sleep(0.02)
     assert first.poll() is None, "it ended before it could be killed"
     first.kill()
     first.wait()
-    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "two" / "depth").glob("*.npz")}
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "two" / "depth").glob("[!.]*.npz")}
     subprocess.run(on_ray, check=True)
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
     assert all(path.stat().st_mtime_ns == when for path, when in made.items()), (

@@ -47,6 +47,8 @@ def network(config: GBiNetConfig = PLAIN) -> GBiNet:
             torch.nn.init.normal_(module.bias, std=0.1)
     for chooser in (*model.choosers, *model.again_choosers):
         torch.nn.init.normal_(chooser.output.weight, std=1.0)  # type: ignore[union-attr, arg-type]
+    if model.refiner is not None:
+        torch.nn.init.normal_(model.refiner.output.weight, std=0.1)  # new: one answer everywhere
     return model
 
 
@@ -102,15 +104,16 @@ def test_same_features(monkeypatch: pytest.MonkeyPatch, kernel_device: torch.dev
 
 
 @pytest.mark.parametrize(
-    "config",
+    "config, dtype",
     [
-        pytest.param(PLAIN, id="plain"),
-        pytest.param(REFINED, id="refined", marks=pytest.mark.slow),  # "choosing" has all of it too
-        pytest.param(CHOOSING, id="choosing"),
+        pytest.param(PLAIN, torch.float32, id="plain"),
+        pytest.param(REFINED, torch.float32, id="refined", marks=pytest.mark.slow),  # "choosing" has it too
+        pytest.param(CHOOSING, torch.float16, id="choosing"),  # some kernels serve half precision alone
+        pytest.param(CHOOSING, torch.float32, id="choosing-exactly", marks=pytest.mark.slow),
     ],
 )
 def test_same_depth_and_confidence(
-    config: GBiNetConfig, monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device
+    config: GBiNetConfig, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device
 ) -> None:
     model = network(config).to(kernel_device)
     inputs = views(2, 7, 13, kernel_device)  # no multiples of 8: padded
@@ -119,7 +122,7 @@ def test_same_depth_and_confidence(
         expected = model(*inputs)
         before = inputs[0].clone()
         monkeypatch.setattr(ops, "usable", lambda *tensors: True)  # the interpreter serves CPU tensors
-        ready = prepare(model, kernel_device, torch.float32)
+        ready = prepare(model, kernel_device, dtype)
         found = ready(*inputs)
     assert is_packed(ready)
     agree(found, expected, 0.98)

@@ -22,3 +22,4 @@ def test_search_empties_the_list_it_may_empty() -> None:
         result = model.search(features, cameras, depth_range, release=True)
     assert torch.equal(result.depth, expected.depth)
     assert [f.numel() > 0 for f in features] == [False, False, False, True]
+    assert features[-1].shape[1] == 1  # of the reference alone: the refiner may look at it

@@ -29,29 +29,10 @@ def test_conv3d(
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("inputs, outputs, depth", [(16, 8, 4), (8, 4, 2), (5, 3, 6)])
-def test_transposed_adds_into_its_target(
-    inputs: int, outputs: int, depth: int, kernel_device: torch.device
-) -> None:
-    torch.manual_seed(inputs)
-    volume = torch.randn(2, inputs, depth, 5, 34).to(kernel_device)
-    weight = torch.randn(inputs, outputs, 3, 3, 3).to(kernel_device)
-    bias = torch.randn(outputs).to(kernel_device)
-    skip = torch.randn(2, outputs, depth, 10, 68).to(kernel_device)
-    expected = F.conv_transpose3d(volume, weight, bias, (1, 2, 2), 1, (0, 1, 1)).relu() + skip
-    matrix, wide = planes.pack(packed_weight(weight, transposed=True), bias, depth, transposed=True)
-    target = skip.contiguous(memory_format=torch.channels_last_3d)
-    result = planes.conv_transpose3d_into(volume, matrix, wide, target)
-    assert result.data_ptr() == target.data_ptr()
-    torch.testing.assert_close(target, expected, rtol=1e-4, atol=1e-4)
-
-
 def test_what_is_too_large_is_left_to_others() -> None:
     def volume(channels: int, height: int, width: int) -> torch.Tensor:
         return torch.empty(1, channels, 4, height, width, device="meta")
 
     assert planes.suits(volume(8, 4000, 6000), 1)
-    assert planes.suits(volume(16, 2000, 3000), 8, transposed=True)
     assert not planes.suits(volume(32, 8, 8), 32)  # a matrix product of its own size suits it better
     assert not planes.suits(volume(16, 8192, 8192), 16)  # indices beyond 32 bits
-    assert not planes.suits(volume(4, 8192, 8192), 4, transposed=True)

@@ -9,19 +9,30 @@ from gbinet.ops.conv import packed_weight
 strips = pytest.importorskip("gbinet.ops.strips_triton", exc_type=ImportError)
 
 
+def random(*shape: int, device: torch.device) -> torch.Tensor:
+    return torch.randn(shape).half().to(device)
+
+
+def agree(result: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(result.float(), expected, rtol=1e-3, atol=1e-3)  # rounded once, at the end
+
+
 @pytest.mark.parametrize(
-    "inputs, outputs, dilation, relu, skip, planar",
+    "inputs, outputs, size, dilation, relu, skip, planar",
     [
-        (4, 8, 1, True, False, False),
-        (8, 8, 1, True, True, False),
-        (16, 18, 1, False, False, True),
-        (24, 16, 1, True, False, False),
-        (16, 16, 4, True, True, False),
+        (4, 8, (5, 130), 1, True, False, False),  # two blocks of 128 pixels
+        (8, 8, (11, 37), 1, True, True, False),
+        (16, 18, (6, 70), 1, False, False, True),  # two blocks of 64
+        (24, 16, (5, 37), 1, True, False, False),
+        (16, 16, (11, 66), 2, True, True, False),
+        (16, 16, (11, 37), 4, True, True, False),
+        (16, 16, (11, 37), 8, True, True, False),
     ],
 )
 def test_of_images(
     inputs: int,
     outputs: int,
+    size: tuple[int, int],
     dilation: int,
     relu: bool,
     skip: bool,
@@ -29,32 +40,64 @@ def test_of_images(
     kernel_device: torch.device,
 ) -> None:
     torch.manual_seed(inputs)
-    image = torch.randn(2, inputs, 11, 37).to(kernel_device)
-    weight = torch.randn(outputs, inputs, 3, 3).to(kernel_device)
+    image = random(2, inputs, *size, device=kernel_device)
+    weight = random(outputs, inputs, 3, 3, device=kernel_device)
     bias = torch.randn(outputs).to(kernel_device)
-    expected = F.conv2d(image, weight, bias, padding=dilation, dilation=dilation)
+    expected = F.conv2d(image.float(), weight.float(), bias, padding=dilation, dilation=dilation)
     expected = expected.relu() if relu else expected
-    extra = torch.randn_like(expected) if skip else None
+    extra = random(2, outputs, 1, *size, device=kernel_device) if skip else None
     matrices = strips.pack(packed_weight(weight), bias, 1)
-    other = None if extra is None else extra[:, :, None]
-    result = strips.conv(image[:, :, None], matrices, dilation=dilation, relu=relu, skip=other, planar=planar)
+    result = strips.conv(image[:, :, None], matrices, dilation=dilation, relu=relu, skip=extra, planar=planar)
     assert result.is_contiguous() == planar
-    expected = expected if extra is None else expected + extra
-    torch.testing.assert_close(result[:, :, 0], expected, rtol=1e-4, atol=1e-4)
+    agree(result[:, :, 0], expected if extra is None else expected + extra[:, :, 0])
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_of_long_strips(dilation: int, monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device) -> None:
+    monkeypatch.setattr(strips, "_PROGRAMS", 5)  # strips of 10 rows
+    torch.manual_seed(0)
+    image = random(2, 4, 25, 20, device=kernel_device)
+    weight = random(4, 4, 3, 3, device=kernel_device)
+    bias = torch.randn(4).to(kernel_device)
+    expected = F.conv2d(image.float(), weight.float(), bias, padding=dilation, dilation=dilation).relu()
+    matrices = strips.pack(packed_weight(weight), bias, 1)
+    agree(strips.conv(image[:, :, None], matrices, dilation=dilation)[:, :, 0], expected)
 
 
 @pytest.mark.parametrize(
-    "inputs, outputs, planes", [(4, 8, 6), (8, 1, 6), (8, 8, 12), (16, 1, 5), (24, 4, 3)]
+    "inputs, outputs, planes, height, skip",
+    [
+        (4, 8, 6, 6, "none"),  # all planes together
+        (4, 8, 6, 6, "of all planes"),
+        (8, 1, 6, 6, "own"),
+        (8, 8, 9, 4, "of all planes"),  # planes one by one
+        (16, 1, 5, 5, "none"),
+        (24, 4, 3, 4, "own"),  # and taps along a row one by one
+    ],
 )
-@pytest.mark.parametrize("skip", ["none", "own", "of all planes"])
-def test_of_volumes(inputs: int, outputs: int, planes: int, skip: str, kernel_device: torch.device) -> None:
+def test_of_volumes(
+    inputs: int, outputs: int, planes: int, height: int, skip: str, kernel_device: torch.device
+) -> None:
     torch.manual_seed(inputs)
-    volume = torch.randn(2, inputs, planes, 9, 14).to(kernel_device)
-    weight = torch.randn(outputs, inputs, 3, 3, 3).to(kernel_device)
+    volume = random(2, inputs, planes, height, 14, device=kernel_device)
+    weight = random(outputs, inputs, 3, 3, 3, device=kernel_device)
     bias = torch.randn(outputs).to(kernel_device)
-    expected = F.conv3d(volume, weight, bias, padding=1).relu()
-    extra = torch.randn_like(expected if skip == "own" else expected[:, :, :1])
+    expected = F.conv3d(volume.float(), weight.float(), bias, padding=1).relu()
+    extra = random(2, outputs, planes if skip == "own" else 1, height, 14, device=kernel_device)
     matrices = strips.pack(packed_weight(weight), bias, planes)
     result = strips.conv(volume, matrices, skip=None if skip == "none" else extra)
-    expected = expected if skip == "none" else expected + extra
-    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+    agree(result, expected if skip == "none" else expected + extra)
+
+
+def test_what_it_leaves_to_others() -> None:
+    def suits(inputs: int, side: int, kernel: int = 3, stride: int = 1, bits: int = 16) -> bool:
+        dtype = {16: torch.float16, 32: torch.float32}[bits]
+        volume = torch.empty(1, inputs, 4, side, side, device="meta", dtype=dtype)
+        return strips.suits(volume, torch.empty(3, kernel, kernel, inputs, 8, device="meta"), stride)
+
+    assert suits(8, 5000)
+    assert not suits(8, 8192)  # indices beyond 32 bits
+    assert not suits(32, 40)
+    assert not suits(8, 40, kernel=1)
+    assert not suits(8, 40, stride=2)
+    assert not suits(8, 40, bits=32)

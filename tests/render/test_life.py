@@ -127,7 +127,7 @@ def test_a_sample_that_goes_forward_is_not_called_wide(plain_scene: RenderScene)
 def test_samples_with_difficulties_follow_from_their_number() -> None:
     config = replace(SMALL, life=1.0, kinds=("table",), visibility=True, scenes_at_once=1)
     alone, together = RenderedSource(config).batch(1, 1), RenderedSource(config).batch(0, 2)
-    assert alone.visible is not None and len(alone.tensors()) == 7
+    assert alone.visible is not None and alone.complete is not None and len(alone.tensors()) == 8
     for a, b in zip(alone.tensors(), together.tensors(), strict=True):
         assert torch.equal(a[0], b[1])
 

@@ -101,6 +101,7 @@ def test_recognising_is_a_question_with_an_answer(tmp_path: Path) -> None:
     for kind in ("mvsnet", "blendedmvs", "colmap", "nerfstudio", "rgbd"):
         found = kinds.recognise(getattr(folders, kind)(tmp_path / kind))
         assert found is not None and found.name == kind
+    assert f"holds 5; give one of them: {tmp_path / 'blendedmvs'}" in kinds.why_not(tmp_path)
     horse = kinds.recognise(folders.mvsnet(tmp_path / "Horse"))
     assert horse is not None and horse.name == "tanks"
     blended_horse = kinds.recognise(folders.blendedmvs(tmp_path / "blended" / "Horse"))

@@ -137,7 +137,7 @@ def test_impossible_runs_are_refused(change: dict[str, object], said: str):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--data", "."], "--data is only read with --preset dtu, dtu-crops or blendedmvs"),
+        (["--data", "."], "--data is only read with --preset scenes"),
         (["--preset", "dtu"], "--data is missing"),
         (["--preset", "dtu", "--data", "no-such-folder"], "no-such-folder: there is no such folder"),
         (["--assets", "no-such-folder"], "no-such-folder: there is no such folder"),

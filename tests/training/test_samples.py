@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from plane_scenes import PlaneSource
@@ -98,6 +101,22 @@ def test_too_few_samples_are_refused():
         DatasetStream(CountingDataset(), 6, Processes(0, 2))  # type: ignore[arg-type]
 
 
+def write_cameras(folder: Path, sample: Batch) -> None:
+    """Of three views, in MVSNet's format, with pairs beside them."""
+    folder.mkdir(parents=True)
+    for view in range(3):
+        K, pose = sample.cameras.K[0, view].tolist(), sample.cameras.cam_from_world[0, view].tolist()
+        rows, inner = ("\n".join(" ".join(map(str, row)) for row in matrix) for matrix in (pose, K))
+        camera = f"extrinsic\n{rows}\n\nintrinsic\n{inner}\n\n425 2.5\n"
+        (folder / f"{view:08d}_cam.txt").write_text(camera)
+    pairs = "".join(f"{v}\n2 {(v + 1) % 3} 9.0 {(v + 2) % 3} 8.0\n" for v in range(3))
+    (folder / "pair.txt").write_text(f"3\n{pairs}")
+
+
+def pixels_of(sample: Batch, view: int) -> npt.NDArray[np.uint8]:
+    return (sample.images[0, view].permute(1, 2, 0).numpy() * 255).astype(np.uint8)
+
+
 @pytest.fixture
 def small_dtu(tmp_path: Path) -> Path:
     """A training set in DTU's layout: every scan is a link to the same three photos of a plane."""
@@ -105,25 +124,58 @@ def small_dtu(tmp_path: Path) -> Path:
     root = tmp_path / "dtu"
     photos, depths = root / "photos", root / "depths"
     for view in range(3):
-        pixels = (sample.images[0, view].permute(1, 2, 0).numpy() * 255).astype(np.uint8)
         for light in range(dtu.LIGHTS):
-            write_image(photos / f"rect_{view + 1:03d}_{light}_r5000.png", pixels)
+            write_image(photos / f"rect_{view + 1:03d}_{light}_r5000.png", pixels_of(sample, view))
         write_pfm(depths / f"depth_map_{view:04d}.pfm", sample.depth[0].numpy())
         write_image(depths / f"depth_visual_{view:04d}.png", np.full((96, 128), 255, np.uint8))
-        K, pose = sample.cameras.K[0, view].tolist(), sample.cameras.cam_from_world[0, view].tolist()
-        rows = "\n".join(" ".join(map(str, row)) for row in pose)
-        inner = "\n".join(" ".join(map(str, row)) for row in K)
-        (root / "Cameras").mkdir(exist_ok=True)
-        (root / "Cameras" / f"{view:08d}_cam.txt").write_text(
-            f"extrinsic\n{rows}\n\nintrinsic\n{inner}\n\n425 2.5\n"
-        )
-    pairs = "".join(f"{v}\n2 {(v + 1) % 3} 9.0 {(v + 2) % 3} 8.0\n" for v in range(3))
-    (root / "Cameras" / "pair.txt").write_text(f"3\n{pairs}")
+    write_cameras(root / "Cameras", sample)
     for folder, target in (("Rectified_raw", photos), ("Depths_raw", depths)):
         (root / folder).mkdir()
         for scan in dtu.TRAIN + dtu.VALIDATION:
             (root / folder / f"scan{scan}").symlink_to(target)
     return root
+
+
+def write_own_scenes(folder: Path, count: int) -> Path:
+    """Scenes as a user has them, each a plane, with depth of all views; and a folder that is none."""
+    for number in range(count):
+        sample, scene = PlaneSource(96, 128, 3).sample(number), folder / f"scene{number}"
+        write_cameras(scene / "cams", sample)
+        (scene / "cams" / "pair.txt").rename(scene / "pair.txt")
+        for view in range(3):
+            write_image(scene / "images" / f"{view:08d}.png", pixels_of(sample, view))
+            write_pfm(scene / "depths" / f"{view:08d}.pfm", sample.depth[0].numpy())
+    (folder / "notes").mkdir(parents=True)
+    return folder
+
+
+def test_own_scenes_are_trained_on_and_every_eighth_is_held_back(tmp_path: Path) -> None:
+    data = write_own_scenes(tmp_path / "scenes", 9)
+    config = preset(
+        "scenes", data=data, height=64, width=64, views=3, batch_size=1, workers=0, validation_scenes=4
+    )
+    stream = open_stream(config, Processes(), torch.device("cpu"))
+    trained = {name.split("/")[0] for batch in names(stream, 0, 7 * 3) for name in batch}  # type: ignore[arg-type]
+    held_back = {b.names[0].split("/")[0] for b in validation_batches(config, torch.device("cpu"))}
+    assert trained == {f"scene{i}" for i in range(1, 8)}
+    assert held_back == {"scene0", "scene8"}
+    batch = next(stream.batches(0))
+    assert batch.images.shape == (1, 3, 3, 64, 64)
+    assert bool((batch.depth > 0).any())
+
+
+def test_one_scene_alone_cannot_also_be_held_back(tmp_path: Path) -> None:
+    data = write_own_scenes(tmp_path / "scenes", 1)
+    config = preset("scenes", data=data, height=64, width=64, views=3, batch_size=1, workers=0)
+    with pytest.raises(InputError, match="--validation-scenes 0"):
+        open_stream(config, Processes(), torch.device("cpu"))
+    alone = replace(config, validation_scenes=0)
+    assert open_stream(alone, Processes(), torch.device("cpu")).steps_per_epoch == 3
+    with pytest.raises(InputError, match="gbinet info"):
+        open_stream(replace(config, data=tmp_path / "scenes" / "notes"), Processes(), torch.device("cpu"))
+    shutil.rmtree(data / "scene0" / "depths")
+    with pytest.raises(InputError, match="scene0 has no true depth"):
+        open_stream(alone, Processes(), torch.device("cpu"))
 
 
 def test_the_dtu_preset_trains(small_dtu: Path, tmp_path: Path):

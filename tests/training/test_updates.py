@@ -291,7 +291,8 @@ def test_confidence_is_wrong_where_nothing_is(complete: bool) -> None:
     pose = torch.eye(4).repeat(1, 2, 1, 1)
     pose[0, 1, 0, 3] = 100
     logit = torch.zeros(1, 1, 1, 4, requires_grad=True)
-    loss = confidence_loss(logit, state, depth, Camera(K, pose, 4, 1), Processes(), complete)
+    known = torch.tensor([complete])
+    loss = confidence_loss(logit, state, depth, Camera(K, pose, 4, 1), Processes(), known)
     loss.backward()  # type: ignore[no-untyped-call]
     assert logit.grad is not None
     expected = [-1, 1, 1, 1] if complete else [-1, 1, 0, 1]

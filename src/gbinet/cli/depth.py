@@ -51,8 +51,7 @@ def run(
         max_size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         stages: Stages to search.
-        depth_range: Nearest and farthest depth of all views, in the scene's unit, instead of what the scene
-            says.
+        depth_range: Nearest and farthest depth of all views, in the scene's unit; replaces the scene's own.
         images: Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene
             and this folder is not read.
         masks: Folder of masks named like the photos, if it is not beside them; black is left out when the
@@ -72,8 +71,9 @@ def run(
     from gbinet.pipeline.reconstruct import ReconstructConfig, failures
     from gbinet.pipeline.record import duration
 
-    limits = range_of(depth_range)
-    settings = network.settings(max_size=max_size, views=views, stages=stages, depth_range=limits)
+    settings = network.settings(
+        max_size=max_size, views=views, stages=stages, depth_range=range_of(depth_range)
+    )
     config = DepthConfig(**settings)
     model = GBiNet.from_pretrained(network.weights)
     with output_folder(out, scene), connected(workers.config()) as cluster, StepBars() as bars:
@@ -81,8 +81,7 @@ def run(
             config, images=images, masks=masks, camera=camera, frames=frames, place=place.config()
         )
         ready = prepare(scene, out, reading, bars)
-        found, shown = ready.scene, partial(bars, "depth")
-        maps = out / "depth"
+        found, shown, maps = ready.scene, partial(bars, "depth"), out / "depth"
         result = compute_depths(cluster, found, model, maps, config, overwrite=overwrite, progress=shown)
         if stages_report:
             from gbinet.pipeline.stages_report import write_stages_report

@@ -152,7 +152,8 @@ class FusionOptions:
     """What was asked for on the command line; None leaves it to the weights or to the cloud."""
 
     min_confidence: Annotated[
-        float | None, otherwise("0.1 for the bundled weights, 0.4 for published ones", "0..1")
+        float | None,
+        otherwise("0.1 for the bundled weights, 0.4 for published, 0.5 for calibrated ones", "0..1"),
     ] = None
     """Drop pixels whose confidence is lower. Maps without confidence keep all."""
     blank_confidence: float = FusionConfig().blank_confidence

@@ -25,6 +25,12 @@ def say(text: object) -> None:
     print(shown(text), file=sys.stderr if _for_programs else sys.stdout, flush=True)
 
 
+def say_lines(text: str) -> None:
+    """A text of ours of several lines, such as a table."""
+    for line in text.splitlines():
+        say(line)
+
+
 def say_notes(texts: Iterable[str]) -> None:
     for text in texts:
         say(f"note: {text}")

@@ -11,10 +11,13 @@ import tyro
 from rich.console import Console
 
 from gbinet.cli.options import Size, otherwise
+from gbinet.cli.say import say
 from gbinet.errors import InputError, no_folder
+from gbinet.scenes.sfm.outcome import listed
 from gbinet.training.checkpoint import resumed_config
 from gbinet.training.config import TrainConfig, preset
 from gbinet.training.progress import line
+from gbinet.training.samples import own_folders
 from gbinet.training.trainer import TrainStatus, train
 
 
@@ -27,7 +30,7 @@ class Start:
         tyro.conf.arg(aliases=["-o"], metavar="PATH", help_behavior_hint="(default: runs/PRESET)"),
     ] = None
     """Folder of the run: weights, checkpoint, log, curves."""
-    preset: Literal["rendered", "dtu", "dtu-crops", "blendedmvs"] = "rendered"
+    preset: Literal["rendered", "scenes", "dtu", "dtu-crops", "blendedmvs"] = "rendered"
     """What the options below are where you do not give them."""
     model: Annotated[
         Literal["gbinet", "binet", "gbinet-6", "bundled"] | None,
@@ -90,17 +93,21 @@ def _check_folders(config: TrainConfig) -> None:
             raise InputError(f"{name} {no_folder(path)}")
     if config.source == "rendered" and config.data is not None:
         raise InputError(
-            "--data is only read with --preset dtu, dtu-crops or blendedmvs; rendered scenes need none "
-            "(--assets for objects of yours). On scenes of yours you train in Python: see the page "
-            "Train on your own data"
+            "--data is only read with --preset scenes (scenes of yours with true depth), dtu, dtu-crops or "
+            "blendedmvs; rendered scenes need none (--assets for objects of yours)"
         )
     if config.source != "rendered" and config.data is None:
-        raise InputError(f"--data is missing: the folder of {config.source}'s training set")
+        raise InputError(f"--data is missing: the folder that --preset {config.source} reads")
 
 
 def _run(start: Start, config: TrainConfig) -> None:
     _check_folders(config)
     out, console = start.folder, Console()
+    if config.source == "scenes" and config.data is not None:
+        parts = own_folders(config.data, config.validation_scenes > 0)
+        for what, folders in (("training on", parts.trained), ("held back", parts.held_back)):
+            if folders:
+                say(f"{what}: {listed([path.name for path in folders])}")
     with console.status("getting ready") as status:
 
         def show(report: TrainStatus) -> None:
@@ -120,3 +127,9 @@ def _run(start: Start, config: TrainConfig) -> None:
     best = out / "best.safetensors"
     weights = best if best.exists() else out / "last.safetensors"
     console.print(f"{state} after {result.progress.step} steps. Weights: {weights}", highlight=False)
+    if config.init is not None and best.exists() and result.progress.best_step == 0:
+        console.print(
+            "no validation was better than that of the weights which the run began with: "
+            "best.safetensors holds those, last.safetensors the trained ones",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from gbinet.cli.options import Assets, OutFile, otherwise
-from gbinet.cli.say import say, tell
+from gbinet.cli.say import say, say_lines, tell
 from gbinet.evaluation.scores import plain, write_json
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
@@ -44,12 +44,12 @@ def run(
     if set_ == "life":
         samples = life_samples(assets, device=device, scenes=scenes or LIFE_SCENES)
         errors = validate_by_name(model, (sample.batch() for sample in samples), stages)
-        say(table_by_name(errors))
+        say_lines(table_by_name(errors))
         _finish(out, {name: found.to_dict() for name, found in errors.items()})
         return
     config = preset("rendered", assets=assets, validation_scenes=scenes or 8)
     result = validate(model, validation_batches(config, device), stages)
-    say(table(result, first_stage))
+    say_lines(table(result, first_stage))
     _finish(out, result.to_dict())
 
 

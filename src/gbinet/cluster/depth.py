@@ -48,7 +48,6 @@ class DepthJob(Reader):
         if has_kernels(device):
             kinds = kinds_of(scene, model, config)
             compile_kernels(model, config, kinds, lambda: rehearse(FusionConfig(), device, apart=True))
-        super().__init__()
         self.worker = DepthWorker(scene, model, config, finished, on_unreadable=self.refuse)
         del self.worker.result.warnings[: len(finished.notes)]  # said by who sent them
 

@@ -49,7 +49,6 @@ class FusionJob(Reader):
         device: str,
         pictures: set[int],
     ) -> None:
-        super().__init__()
         self.pictures = pictures
         where = pick_device(device)
         self.maker = CandidateMaker(Comparer(scene, _Expected(folder, known), config, where, self.refuse))

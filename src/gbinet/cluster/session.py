@@ -14,6 +14,7 @@ from typing import Any
 
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.optional import optional
+from gbinet.inference.device import usable_cores
 
 LOCAL = "local"
 CORES = 2  # of a worker, where nobody says how many
@@ -100,7 +101,7 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if config.address == LOCAL:
-        options |= {"num_cpus": _cores(), "include_dashboard": False}
+        options |= {"num_cpus": usable_cores(), "include_dashboard": False}
     _knock(config.address)
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
@@ -131,7 +132,3 @@ def _knock(address: str) -> None:
             f"--cluster {address}: no Ray answers there ({error}); start one with `ray start --head`, or "
             "give --cluster alone to use this machine"
         ) from error
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

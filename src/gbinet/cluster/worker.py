@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,8 +27,10 @@ class RefusedError(GBiNetError):
 class Reader:
     """A job that reads views: it does without those that nobody can read, and refuses work for the others."""
 
-    def __init__(self) -> None:
-        self.lost: dict[int, str] = {}  # views that no machine can read, with the reason
+    @cached_property
+    def lost(self) -> dict[int, str]:
+        """Views that no machine can read, with the reason."""
+        return {}
 
     def refuse(self, view: int, problem: str) -> None:
         if view not in self.lost:

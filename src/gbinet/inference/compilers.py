@@ -20,6 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gbinet.inference.device import usable_cores
+
 _CHILD_BYTES = 256 << 20  # of memory that a compiler may take with its assembler, beyond what all share
 _PIPE_BYTES = 1 << 20  # room for all requests, so that nobody waits while the process starts
 _START = (
@@ -110,7 +112,7 @@ class Compilers:
 
 def _most_at_a_time() -> int:
     """As many compilers as cores, but no more than memory has room for."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     with suppress(OSError, ValueError, StopIteration):  # a system that does not say it
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))  # kiB

@@ -291,8 +291,8 @@ class GBiNet(nn.Module):
         """The loop: all stages on given features. The result has the cameras' height and width.
 
         `resume` goes on from a search with fewer stages (or from a piece of one: tiles). `release` empties
-        the caller's list of features of every scale as soon as no later stage needs it. `first_bins` is what
-        the method of that name says, unless given.
+        the caller's list of features of every scale as soon as no later stage needs it, and leaves of the
+        last scale the reference's alone. `first_bins` is what the method of that name says, unless given.
         """
         stages = self.config.stages if stages is None else stages
         readout = readout or self.config.readout

@@ -40,8 +40,7 @@ class Refiner(nn.Module):
     def __init__(self, channels: int, width: int = 16, sides: bool = False, confidence: bool = False) -> None:
         super().__init__()
         self.candidates = SMOOTHINGS + SIDES * sides
-        inputs = (self.candidates - 1) + (SMOOTHINGS - 2) + SIDES * sides + 2 + channels
-        self.entry = Conv2d(inputs, width, 3, padding=1)
+        self.entry = Conv2d(refine.input_channels(self.candidates, channels), width, 3, padding=1)
         self.spread = nn.ModuleList(Conv2d(width, width, 3, padding=d, dilation=d) for d in DILATIONS)
         self.output = PlanarConv2d(width, self.candidates + 1 + confidence, 3, padding=1)
         nn.init.zeros_(self.output.weight)

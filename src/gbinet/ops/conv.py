@@ -31,7 +31,6 @@ class Packed:
 
     weight: Tensor  # [kd, kh, kw, I, O]
     bias: Tensor  # [O] float32
-    transposed: bool
     _filled: dict[int, Tensor] = field(default_factory=dict)  # weights by number of inputs
     _planes: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by number of planes
     _strips: dict[tuple[int, int], Matrices] = field(default_factory=dict)  # by numbers of inputs and planes
@@ -51,7 +50,7 @@ class Packed:
         from gbinet.ops.planes_triton import pack as pack_planes
 
         if count not in self._planes:
-            self._planes[count] = pack_planes(self.weight, self.bias, count, self.transposed)
+            self._planes[count] = pack_planes(self.weight, self.bias, count)
         return self._planes[count]
 
     def of_strips(self, inputs: int, count: int) -> Matrices:
@@ -133,7 +132,7 @@ def pack(layer: nn.Conv2d | nn.Conv3d | nn.ConvTranspose3d) -> Packed | None:
         return None  # 3D kernels of one voxel are products of matrices, which torch does well
     transposed = isinstance(layer, nn.ConvTranspose3d)
     bias = weight.new_zeros(layer.out_channels) if layer.bias is None else layer.bias
-    return Packed(packed_weight(weight, transposed), bias.float(), transposed)
+    return Packed(packed_weight(weight, transposed), bias.float())
 
 
 def packed_weight(weight: Tensor, transposed: bool = False) -> Tensor:

@@ -2,12 +2,11 @@
 
 A pixel of the volume and its right, lower and lower right neighbours give four pixels of the result.
 Neighbours along a row lie side by side, and so do the results of a row: one matrix takes two pixels to all
-four. Inference only. The kernel of ops/conv.py for few channels.
+four. Inference in half precision only. The kernel of ops/conv.py for few channels.
 """
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -29,7 +28,6 @@ def _kernel(
     KP: tl.constexpr,
     NP: tl.constexpr,
     BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     plane = tl.program_id(1)
     d = plane % depth
@@ -49,7 +47,7 @@ def _kernel(
         down = step % 2
         seen = inside & ((y + down < height) & (source >= 0) & (source < depth))[:, None]
         values = tl.load(pointers + (down * width + (1 - step // 2) * size) * I, mask=seen, other=0.0)
-        total = tl.dot(values, tl.load(weights + step * KP * NP + square), total, input_precision=PRECISION)
+        total = tl.dot(values, tl.load(weights + step * KP * NP + square), total)
     total = tl.maximum(total + tl.load(bias + n)[None, :], 0.0)
     place = ((y * width * 2 + x) * 2 * O)[:, None] + (n // (2 * O) * 2 * width * O + n % (2 * O))[None, :]
     place += target + plane.to(tl.int64) * 4 * size * O
@@ -61,7 +59,8 @@ def _kernel(
 def suits(volume: Tensor, outputs: int) -> bool:
     """Whether this kernel should serve a volume [B, I, D, H, W]."""
     elements = volume[0, 0].numel() * max(volume.shape[1], 4 * outputs)  # indices are 32 bits wide
-    return outputs <= _LARGEST and elements < 2**31
+    half = volume.element_size() == 2  # float32 takes minutes to compile
+    return outputs <= _LARGEST and half and elements < 2**31
 
 
 def pack(packed: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,7 +97,6 @@ def double_into(
     block, warps = (128, 4) if weights.shape[3] <= 64 else (64, 4)
     _kernel[(triton.cdiv(height * width, block), batch * depth)](
         rows, weights, bias, sums, depth, height, width, I=inputs, O=target.shape[1], KP=weights.shape[2],
-        NP=weights.shape[3], BLOCK=block, PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",
-        num_warps=warps, num_stages=1,
+        NP=weights.shape[3], BLOCK=block, num_warps=warps, num_stages=1,
     )  # fmt: skip
     return target

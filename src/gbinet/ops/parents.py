@@ -8,6 +8,7 @@ from torch import Tensor
 from gbinet import ops
 from gbinet.ops.shares import shares
 
+NEAR = 4  # cells: differences are told apart up to about so many
 SAME = 1  # cells: parents no further apart lead to the same answer
 ALIGNED = 8  # channels: the kernels read rows of so many fastest
 
@@ -26,11 +27,11 @@ def inputs(
         return inputs_plain(volume, reference, cells)
     from gbinet.ops.parents_triton import inputs as fast
 
-    return fast(volume, reference, cells, ALIGNED)
+    return fast(volume, reference, cells, NEAR, ALIGNED)
 
 
 def inputs_plain(volume: Tensor, reference: Tensor, cells: Tensor) -> Tensor:
-    away = torch.tanh((cells[:, 1:] - cells[:, :1]).float() / 4)
+    away = torch.tanh((cells[:, 1:] - cells[:, :1]).float() / NEAR)
     matches = volume.transpose(1, 2).flatten(1, 2)  # [B, N * G, H, W]
     return torch.cat([matches.to(reference.dtype), reference, away.to(reference.dtype)], dim=1)
 

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gbinet.ops.warp_triton import rows_of_channels
+
 _BLOCK = 128
 
 
@@ -29,6 +31,7 @@ def _inputs(
     C: tl.constexpr,
     CP: tl.constexpr,
     N: tl.constexpr,
+    NEAR: tl.constexpr,
     WIDTH: tl.constexpr,
     RP: tl.constexpr,  # the rest of the width, padded
     BLOCK: tl.constexpr,
@@ -51,25 +54,23 @@ def _inputs(
     r = tl.arange(0, RP)[None, :]
     rest = tl.zeros((BLOCK, RP), dtype=tl.float32)
     for i in tl.static_range(1, N):
-        away = (tl.load(cells + i * pixels, mask=keep, other=0) - first).to(tl.float32) / 4
+        away = (tl.load(cells + i * pixels, mask=keep, other=0) - first).to(tl.float32) / NEAR
         rest += tl.where(r == i - 1, saturated(away)[:, None], 0.0)
     tl.store(rows + M + C + r, rest.to(kind), mask=keep[:, None] & (r < WIDTH - M - C))
 
 
-def inputs(volume: Tensor, reference: Tensor, cells: Tensor, aligned: int) -> Tensor:
+def inputs(volume: Tensor, reference: Tensor, cells: Tensor, near: int, aligned: int) -> Tensor:
     """volume [B, G, N, H, W], reference [B, C, H, W], cells [B, N, H, W] -> [B, WIDTH, H, W]."""
     matches = volume.permute(0, 3, 4, 2, 1).contiguous().flatten(3)  # [B, H, W, N * G]; no copy as it comes
-    rows = reference.permute(0, 2, 3, 1)
+    rows = rows_of_channels(reference)
     batch, height, width, channels = rows.shape
-    if not rows[0].is_contiguous():
-        rows = rows.contiguous()
     count, used = cells.shape[1], matches.shape[3] + channels
     total = -(-(used + count - 1) // aligned) * aligned
     output = rows.new_empty(batch, height, width, total)
     _inputs[(triton.cdiv(height * width, _BLOCK), batch)](
         matches, rows, cells.contiguous(), output, rows.stride(0), height * width, M=matches.shape[3],
         MP=triton.next_power_of_2(matches.shape[3]), C=channels, CP=triton.next_power_of_2(channels), N=count,
-        WIDTH=total, RP=triton.next_power_of_2(total - used), BLOCK=_BLOCK,
+        NEAR=near, WIDTH=total, RP=triton.next_power_of_2(total - used), BLOCK=_BLOCK,
     )  # fmt: skip
     return output.permute(0, 3, 1, 2)
 

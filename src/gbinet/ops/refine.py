@@ -12,6 +12,11 @@ from gbinet.ops.shares import shares
 NEAR, FAR = 4, 64  # cells: differences are told apart up to about so many
 
 
+def input_channels(places: int, features: int) -> int:
+    """Channels of `inputs` before they are filled up."""
+    return (places - 1) + (places - 2) + 2 + features  # differences to the first, others, confidences
+
+
 def inputs(
     places: Tensor,  # [B, N, h, w] float32, in cells
     smoothings: int,  # so many of them are ever stronger smoothings; the others lie on the sides of edges
@@ -24,7 +29,7 @@ def inputs(
     Differences saturate: how wrong something is does not matter. All to the first place; of smoothings to the
     one before; of sides once more, on a larger scale.
     """
-    count = (places.shape[1] - 1) + (smoothings - 2) + (places.shape[1] - smoothings) + 2 + reference.shape[1]
+    count = input_channels(places.shape[1], reference.shape[1])
     filled = -(-count // ALIGNED) * ALIGNED if aligned else count
     if ops.usable(places, sure, reference) and not torch.is_grad_enabled():
         from gbinet.ops.refine_triton import inputs as fast

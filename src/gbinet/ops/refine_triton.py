@@ -7,6 +7,8 @@ import triton.language as tl
 from torch import Tensor
 
 from gbinet.ops.parents_triton import saturated
+from gbinet.ops.refine import FAR, NEAR, input_channels
+from gbinet.ops.warp_triton import rows_of_channels
 
 _BLOCK = 128
 
@@ -21,6 +23,8 @@ def _inputs(
     pixels,  # h * w
     N: tl.constexpr,
     SMOOTHINGS: tl.constexpr,
+    NEAR: tl.constexpr,
+    FAR: tl.constexpr,
     C: tl.constexpr,
     CP: tl.constexpr,
     FIRST: tl.constexpr,  # channels before the reference's
@@ -41,10 +45,10 @@ def _inputs(
     before = first
     for i in tl.static_range(1, N):
         own = tl.load(places + i * pixels, mask=keep, other=0.0)
-        found += tl.where(f == i - 1, saturated((own - first) / 4)[:, None], 0.0)
+        found += tl.where(f == i - 1, saturated((own - first) / NEAR)[:, None], 0.0)
         if i >= 2:
             # Of smoothings the step from the one before, of sides their distance on a larger scale.
-            more = own - before if i < SMOOTHINGS else (own - first) / 64
+            more = own - before if i < SMOOTHINGS else (own - first) / FAR
             found += tl.where(f == N - 3 + i, saturated(more)[:, None], 0.0)
         before = own
     for i in tl.static_range(2):
@@ -62,17 +66,15 @@ def _inputs(
 
 def inputs(places: Tensor, smoothings: int, sure: Tensor, reference: Tensor, filled: int) -> Tensor:
     """places [B, N, h, w], sure [B, 2, h, w], reference [B, C, h, w] -> [B, filled, h, w], channels last."""
-    rows = reference.permute(0, 2, 3, 1)
+    rows = rows_of_channels(reference)
     batch, height, width, channels = rows.shape
-    if not rows[0].is_contiguous():
-        rows = rows.contiguous()
     count = places.shape[1]
-    first = 2 * count - 1  # N - 1 differences, N - 2 more, 2 confidences
+    first = input_channels(count, 0)
     output = rows.new_empty(batch, height, width, filled)
     _inputs[(triton.cdiv(height * width, _BLOCK), batch)](
         places.contiguous(), sure.float().contiguous(), rows, output, rows.stride(0), height * width, N=count,
-        SMOOTHINGS=smoothings, C=channels, CP=triton.next_power_of_2(channels), FIRST=first,
-        FP=triton.next_power_of_2(first), WIDTH=filled,
+        SMOOTHINGS=smoothings, NEAR=NEAR, FAR=FAR, C=channels, CP=triton.next_power_of_2(channels),
+        FIRST=first, FP=triton.next_power_of_2(first), WIDTH=filled,
         RP=triton.next_power_of_2(max(1, filled - first - channels)), BLOCK=_BLOCK,
     )  # fmt: skip
     return output.permute(0, 3, 1, 2)

@@ -3,12 +3,12 @@
 A row of pixels gives to three rows of the result: the one below, its own and the one above. A program keeps
 the sums of these three, so that it reads a third of what a kernel reads that looks at all rows around each
 pixel, and has a third of the addresses to compute. One product of matrices takes several taps or planes of a
-pixel at once: the three taps along a row, or all planes of a volume. Inference only. Kernels of ops/conv.py.
+pixel at once: the three taps along a row, or all planes of a volume. Inference in half precision only. The
+kernel of ops/conv.py for few channels.
 """
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -62,7 +62,6 @@ def _kernel(
     RELU: tl.constexpr,
     SKIP: tl.constexpr,
     BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     ACROSS: tl.constexpr = 3 // TAPS
     LOADS: tl.constexpr = DEPTH_TAPS * ACROSS
@@ -98,9 +97,9 @@ def _kernel(
             inside = real & (column + across >= 0) & (column + across < width) & seen
             away = (j // ACROSS - DEPTH_TAPS // 2) * size * I + across * I
             values = tl.load(pointers + away, mask=inside, other=0.0)
-            ahead = tl.dot(values, matrices[j], ahead, input_precision=PRECISION)
-            own = tl.dot(values, matrices[LOADS + j], own, input_precision=PRECISION)
-            above = tl.dot(values, matrices[2 * LOADS + j], above, input_precision=PRECISION)
+            ahead = tl.dot(values, matrices[j], ahead)
+            own = tl.dot(values, matrices[LOADS + j], own)
+            above = tl.dot(values, matrices[2 * LOADS + j], above)
         if (i > 1) & (row - DILATION < height):
             line = (row - DILATION) * width
             mask = (x < width)[:, None] & (n < N)[None, :]
@@ -119,7 +118,9 @@ def suits(
     """Whether this kernel should serve a convolution."""
     kernel, inputs, outputs = packed.shape[2:]
     elements = volume[0, 0].numel() * max(inputs, outputs)  # indices are 32 bits wide
-    return kernel == 3 and stride == 1 and inputs <= 24 and outputs <= 32 and elements < 2**31
+    few = inputs <= 24 and outputs <= 32
+    half = volume.element_size() == 2  # float32: too much shared memory, and minutes to compile
+    return kernel == 3 and stride == 1 and few and half and elements < 2**31
 
 
 def pack(packed: Tensor, bias: Tensor, planes: int) -> Matrices:
@@ -159,11 +160,12 @@ def conv(
     dilation: int = 1,  # in space
     relu: bool = True,
     skip: Tensor | None = None,  # [B, O, D or 1, H, W], added after the ReLU
-    planar: bool = False,  # D = 1: the result is contiguous, not channels last
+    planar: bool = False,  # D = 1, no skip: the result is contiguous, not channels last
 ) -> Tensor:  # [B, O, D, H, W]
     """3x3 or 3x3x3 convolution with 'same' padding."""
     rows = _rows(volume)
     batch, planes, height, width, inputs = rows.shape
+    assert not planar or (planes == 1 and skip is None)
     m = matrices
     shape = (batch, m.outputs, planes, height, width)
     skip_rows = None if skip is None else _rows(skip)
@@ -178,7 +180,6 @@ def conv(
         apart, D=m.planes, I=inputs, O=m.outputs, N=m.planes * m.outputs, STEP=1 if planar else m.outputs,
         TAPS=m.taps, DEPTH_TAPS=m.depth_taps, KP=m.weights.shape[2], NP=m.weights.shape[3],
         DILATION=dilation, RELU=relu, SKIP=_kind_of(skip, planes), BLOCK=block,
-        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",
         num_stages=1,  # to load ahead cannot be compiled by Triton 3.6
     )  # fmt: skip
     return output if planar else output.permute(0, 4, 1, 2, 3)

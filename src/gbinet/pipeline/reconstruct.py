@@ -104,7 +104,8 @@ def reconstruct(
         model: The network; None = the bundled weights.
         out: Folder for all that `gbinet reconstruct` writes: cloud.ply, depth/, report.html, run.json. A
             second call with the same folder continues where the first one stopped. None = nothing is kept.
-        config: "fast", "balanced" or "best", or a ReconstructConfig of your own.
+        config: "fast", "balanced" or "best", or a ReconstructConfig of your own: `preset("fast")` of
+            `gbinet.pipeline.reconstruct` gives one, and `dataclasses.replace` changes it.
         cluster: "local" for Ray over all GPUs or cores of this machine, the address of a running Ray, or a
             ClusterConfig; None = this process computes. The result is the same.
         progress: Called with (step, done, total, what) while it works.

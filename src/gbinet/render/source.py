@@ -89,7 +89,7 @@ def together(samples: Sequence[Sample]) -> Batch:
         mask=depth > 0,
         names=tuple(s.name for s in samples),
         visible=torch.stack(visible) if visible else None,
-        complete=True,
+        complete=torch.ones(len(samples), dtype=torch.bool, device=depth.device),
     )
 
 

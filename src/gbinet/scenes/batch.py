@@ -19,11 +19,11 @@ class Batch:
     images: Tensor  # [B, V, 3, H, W] float32 in [0, 1]
     cameras: Camera  # [B, V] float32
     depth_range: Tensor  # [B, 2] float32: near, far of the reference
-    depth: Tensor  # [B, H, W] float32: true depth of the reference, 0 = unknown
+    depth: Tensor  # [B, H, W] float32: true depth of the reference, 0 = unknown (or see `complete`)
     mask: Tensor  # [B, H, W] bool: where the depth is known and counts
     names: tuple[str, ...]  # [B] "scene/view" of the reference
     visible: Tensor | None = None  # [B, V - 1, H, W] bool: does a source see this point? if it is known
-    complete: bool = False  # every depth is known: 0 = nothing is there
+    complete: Tensor | None = None  # [B] bool: every depth of the sample is known, 0 = nothing is there
 
     def __len__(self) -> int:
         return len(self.images)
@@ -38,7 +38,7 @@ class Batch:
     def tensors(self) -> list[Tensor]:
         cameras = self.cameras
         known = [self.images, cameras.K, cameras.cam_from_world, self.depth_range, self.depth, self.mask]
-        return known if self.visible is None else [*known, self.visible]
+        return known + [tensor for tensor in (self.visible, self.complete) if tensor is not None]
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         cameras = replace(
@@ -54,7 +54,7 @@ class Batch:
             mask=function(self.mask),
             names=self.names,
             visible=None if self.visible is None else function(self.visible),
-            complete=self.complete,
+            complete=None if self.complete is None else function(self.complete),
         )
 
 
@@ -83,5 +83,10 @@ def collate(samples: Sequence[Batch]) -> Batch:
         mask=torch.cat([s.mask for s in samples]),
         names=tuple(name for s in samples for name in s.names),
         visible=torch.cat(visible) if len(visible) == len(samples) else None,
-        complete=all(s.complete for s in samples),
+        complete=torch.cat([_completeness(s) for s in samples]),
     )
+
+
+def _completeness(batch: Batch) -> Tensor:
+    """[B] bool"""
+    return torch.zeros(len(batch), dtype=torch.bool) if batch.complete is None else batch.complete

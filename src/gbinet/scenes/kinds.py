@@ -45,6 +45,10 @@ def recognise(folder: Path) -> Kind | None:
 
 
 def why_not(folder: Path) -> str:
+    inside = [path for path in sorted(folder.iterdir()) if path.is_dir() and recognise(path)]
+    if inside:
+        few = ", ".join(str(path) for path in inside[:3])
+        return f"{folder}: is not a scene, but holds {len(inside)}; give one of them: {few}"
     looked_for = "; ".join(
         f"{kind.title} ({kind.signs})" for kind in KINDS if kind.read is not None and kind.posed
     )

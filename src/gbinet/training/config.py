@@ -20,8 +20,8 @@ class TrainConfig:
 
     # ---- data
 
-    source: Literal["rendered", "dtu", "blendedmvs"] = "rendered"  # where samples come from
-    data: Path | None = None  # folder of the data set (dtu, blendedmvs)
+    source: Literal["rendered", "dtu", "blendedmvs", "scenes"] = "rendered"  # where samples come from
+    data: Path | None = None  # folder of the data set (dtu, blendedmvs), or of scenes with true depth
     assets: Path | None = None  # folder of meshes and textures for rendered scenes; none = generated ones
     kinds: tuple[str, ...] = ()  # kinds of rendered scenes (table, room, facade, terrain); none = all
     dtu_like: bool = False  # rendered: only narrow views of tables from 0.5 to 0.9 m, in millimetres
@@ -171,10 +171,11 @@ _PAPER = TrainConfig(
     batch_size=2,
 )
 
+_OURS = TrainConfig(network=GBiNetConfig(readout="expectation"), readout_weight=0.1)
+
 PRESETS: dict[str, TrainConfig] = {
-    "rendered": TrainConfig(
-        source="rendered", network=GBiNetConfig(readout="expectation"), readout_weight=0.1, zoom=2.6, life=0.5
-    ),
+    "rendered": replace(_OURS, source="rendered", zoom=2.6, life=0.5),
+    "scenes": replace(_OURS, source="scenes"),
     "dtu": replace(_PAPER, source="dtu", height=1024, width=1280),
     "dtu-crops": replace(_PAPER, source="dtu", crops=True, height=512, width=640),
     "blendedmvs": replace(_PAPER, source="blendedmvs", height=576, width=768, views=7),

@@ -77,7 +77,7 @@ class StepRunner:
         """One batch; its measures [stages, M], on the device."""
         if self.failure or not recordable(step, batch):
             return eager_step(self.model, self.optimiser, batch, step)
-        shape = (step.stages, batch.complete, *((t.shape, t.dtype) for t in batch.tensors()))
+        shape = (step.stages, *((t.shape, t.dtype) for t in batch.tensors()))
         if shape != self._shape:
             self.release()
             self._shape, self._seen = shape, 0

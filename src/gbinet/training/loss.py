@@ -132,14 +132,14 @@ def confidence_loss(
     depth: Tensor,  # [B, h, w], 0 = unknown, or in complete samples: nothing is there
     cameras: Camera,  # [B, V]
     processes: Processes,
-    complete: bool = False,
+    complete: Tensor | None = None,  # [B] bool; None: no sample is
 ) -> Tensor:
     """Cross-entropy against what the confidence claims: that the refined depth is right to one pixel of
-    reprojection. Mean over the pixels whose depth is known. Where nothing is, whatever is said is wrong."""
+    reprojection. Mean over the pixels whose depth is known; where nothing is, whatever is said is wrong."""
     known = depth > 0
     right = known & is_right(search.settled_depth(state).detach(), depth, cameras)
     loss = F.binary_cross_entropy_with_logits(logit[:, 0].float(), right.float(), reduction="none")
-    judged = torch.ones_like(known) if complete else known
+    judged = known if complete is None else known | complete[:, None, None]
     total = processes.sum(judged.sum().float()[None]).clamp(min=1)[0]
     return torch.where(judged, loss, 0.0).sum() / total
 

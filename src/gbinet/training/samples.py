@@ -6,11 +6,13 @@ unbroken one would have seen.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
@@ -166,7 +168,8 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
             RenderedSource(render, device, processes.count), config.batch_size, processes, device
         )
     dataset = MVSDataset(_scenes(config, "train"), _sample_config(config, training=True))
-    return DatasetStream(dataset, config.batch_size, processes, config.seed, config.workers)
+    workers = min(config.workers, os.cpu_count() or 1)
+    return DatasetStream(dataset, config.batch_size, processes, config.seed, workers)
 
 
 def validation_batches(
@@ -200,13 +203,55 @@ def _scenes(config: TrainConfig, split: str) -> Sequence[Scene]:
     if config.source == "dtu":
         # Validation looks at one lighting: the others show the same depths.
         return dtu.load_set(config.data, split) if split == "train" else dtu.load_set(config.data, split, [3])
-    return blendedmvs.load_set(config.data, split)
+    if config.source == "blendedmvs":
+        return blendedmvs.load_set(config.data, split)
+    parts = own_folders(config.data, config.validation_scenes > 0)
+    return _own_scenes(parts.held_back if split == "val" else parts.trained)
+
+
+@dataclass(frozen=True)
+class OwnFolders:
+    """Folders of scenes with true depth, in the order of their names."""
+
+    trained: list[Path]
+    held_back: list[Path]
+
+
+def own_folders(folder: Path, hold_back: bool) -> OwnFolders:
+    """The scenes with cameras in a folder; the first of every eight is held back if any is to be."""
+    from gbinet.scenes.kinds import recognise
+
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    found = [path for path in folders if (kind := recognise(path)) is not None and kind.posed]
+    if not found:
+        raise InputError(
+            f"--data {folder} holds no folder that is a scene with cameras and true depth; "
+            "`gbinet info FOLDER` says what one is read as"
+        )
+    if not hold_back:
+        return OwnFolders(found, [])
+    if len(found) == 1:
+        raise InputError(
+            f"--data {folder} holds one scene, and the first of every eight is held back for validation: "
+            "add a scene, or give --validation-scenes 0"
+        )
+    return OwnFolders([path for i, path in enumerate(found) if i % 8], found[::8])
+
+
+def _own_scenes(folders: list[Path]) -> Sequence[Scene]:
+    from gbinet.scenes.load import load_scene
+
+    scenes = [load_scene(path) for path in folders]
+    for path, scene in zip(folders, scenes, strict=True):
+        if all(view.depth_path is None for view in scene.views):
+            raise InputError(f"{path} has no true depth to train on or to validate with: move it elsewhere")
+    return scenes
 
 
 def _sample_config(config: TrainConfig, training: bool) -> SampleConfig:
     size = (config.width, config.height)
     sample = SampleConfig(config.views, random_sources=training, seed=config.seed)
-    if config.source == "blendedmvs":
+    if config.source in ("blendedmvs", "scenes"):
         strength = 0.2 if training else 0.0
         return replace(sample, resize=size, jitter=ColourJitter(brightness=strength, contrast=strength))
     if config.crops:

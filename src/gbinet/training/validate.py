@@ -41,7 +41,7 @@ class Validation:
     all_pixels: DepthErrors  # of the depth that the network gives, edges too
     edge_band: DepthErrors  # of the depth that the network gives, within 2 px of a depth edge
     confidence: ConfidenceErrors  # of the depth that the network gives
-    reliability: Reliability  # of the same confidence, edges too: whether it means what it says
+    reliability: Reliability  # of the same confidence, of all pixels that can be judged (see Prediction)
 
     @property
     def centre(self) -> DepthErrors:
@@ -135,7 +135,9 @@ def predict(
             confidences[number] = so_far[0] if joint else so_far[0] / number
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
     right = is_right(result.depth, truth, batch.cameras) & (truth > 0)
-    judged = torch.ones_like(right) if batch.complete else truth > 0
+    judged = truth > 0
+    if batch.complete is not None:
+        judged = judged | batch.complete[:, None, None]
     found = (centres, expectations, smooth, valid, result.depth[0], result.confidence[0])
     return Prediction(image, truth[0], limits, counted[0], *found, right[0], judged[0], confidences)
 

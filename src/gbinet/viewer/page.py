@@ -94,7 +94,8 @@ def views(cards: Sequence[str], some: str, kinds: Sequence[str], unit: str) -> s
     options = "".join(f'<option value="{i}">{escape(kind)}</option>' for i, kind in enumerate(kinds))
     return f"""
 <h2>Views</h2><p class="note">Click a picture to enlarge it and to compare it with another. <i>Kept</i> is the
-depth that other views confirmed; grey is unknown or dropped. {measured}{escape(some)}</p>
+depth that other views confirmed; grey is unknown or dropped. <i>Confidence</i> is the network's
+own estimate, from 0 to 1, of how likely a depth is right. {measured}{escape(some)}</p>
 {"".join(cards)}
 <dialog id="compare" aria-label="Compare two pictures of a view">
   <div class="bar"><b class="name"></b><span class="facts"></span>
