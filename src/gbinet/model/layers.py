@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gbinet.errors import InputError
 from gbinet.ops import conv as conv_ops
 from gbinet.ops import deform
-from gbinet.ops.conv import Packed, conv, double, doubled_plain
+from gbinet.ops.conv import Packed, conv, double, doubled
 from gbinet.ops.inplace import add_into
 from gbinet.ops.norm import norm_relu
 
@@ -53,7 +53,7 @@ class DoublingConv3d(nn.ConvTranspose3d):
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """[B, I, D, H, W] -> [B, O, D, 2 H, 2 W]."""
-        return doubled_plain(input, self)
+        return doubled(input, self)
 
 
 class DeformConv2d(nn.Module):

@@ -81,7 +81,7 @@ def conv(
 ) -> Tensor:  # [B, O, (D,) h, w]
     """layer(x), ReLU, addition of the skip connection; one pass where the layer is packed."""
     if packed is None or not ops.usable(x):
-        return _finished(conv_plain(x, layer), relu, skip)
+        return _finished(_conv_of_layer(x, layer), relu, skip)
     if x.dim() == 4:
         skip = None if skip is None else skip[:, :, None]
         return _of_kernels(x[:, :, None], layer, packed, relu, skip, planar)[:, :, 0]
@@ -111,6 +111,21 @@ def _of_kernels(
     return conv_triton.conv3d(
         x, weight, packed.bias, stride=stride, dilation=dilation, relu=relu, skip=skip, planar=planar
     )
+
+
+def _conv_of_layer(x: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
+    """The convolution alone: in training by the kernels where they serve."""
+    from gbinet.ops import conv_training
+
+    x = x if x.shape[1] == layer.in_channels else x[:, : layer.in_channels]
+    return conv_training.conv(x, layer) if conv_training.suits(x, layer) else conv_plain(x, layer)
+
+
+def doubled(x: Tensor, layer: nn.ConvTranspose3d) -> Tensor:
+    """layer(x) alone, [B, I, D, H, W] -> [B, O, D, 2 H, 2 W]: in training by the kernels where they serve."""
+    from gbinet.ops import conv_training
+
+    return conv_training.doubled(x, layer) if conv_training.suits(x, layer) else doubled_plain(x, layer)
 
 
 def double(x: Tensor, layer: nn.ConvTranspose3d, packed: Packed | None, skip: Tensor) -> Tensor:
@@ -150,8 +165,6 @@ def _finished(result: Tensor, relu: bool, skip: Tensor | None) -> Tensor:
 
 def conv_plain(x: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
     """The convolution alone, by torch."""
-    inputs = layer.in_channels
-    x = x if x.shape[1] == inputs else x[:, :inputs]
     if _is_small_product(x, layer):
         return F.linear(x.movedim(1, -1), layer.weight.flatten(1), layer.bias).movedim(-1, 1)
     if isinstance(layer, nn.Conv2d) or not onednn_suits(x, layer.weight):

@@ -2,7 +2,7 @@
 
 A pixel of the volume and its right, lower and lower right neighbours give four pixels of the result.
 Neighbours along a row lie side by side, and so do the results of a row: one matrix takes two pixels to all
-four. Inference in half precision only. The kernel of ops/conv.py for few channels.
+four. Half precision only. The kernel of ops/conv.py and ops/conv_training.py for few channels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _kernel(
     volume,  # [B, D, H, W, I]
     weights,  # [3, 2, KP, NP]
     bias,  # [NP] float32
-    target,  # [B, D, 2H, 2W, O]: what is added to
+    target,  # [B, D, 2H, 2W, O]
     depth,
     height,
     width,
@@ -27,6 +27,7 @@ def _kernel(
     O: tl.constexpr,  # noqa: E741
     KP: tl.constexpr,
     NP: tl.constexpr,
+    ADD: tl.constexpr,  # ReLU, and the result is added to the target
     BLOCK: tl.constexpr,
 ):
     plane = tl.program_id(1)
@@ -48,11 +49,12 @@ def _kernel(
         seen = inside & ((y + down < height) & (source >= 0) & (source < depth))[:, None]
         values = tl.load(pointers + (down * width + (1 - step // 2) * size) * I, mask=seen, other=0.0)
         total = tl.dot(values, tl.load(weights + step * KP * NP + square), total)
-    total = tl.maximum(total + tl.load(bias + n)[None, :], 0.0)
     place = ((y * width * 2 + x) * 2 * O)[:, None] + (n // (2 * O) * 2 * width * O + n % (2 * O))[None, :]
     place += target + plane.to(tl.int64) * 4 * size * O
     mask = (pixel < size)[:, None] & (n < 4 * O)[None, :]
-    total += tl.load(place, mask=mask, other=0.0).to(tl.float32)
+    if ADD:
+        total = tl.maximum(total + tl.load(bias + n)[None, :], 0.0)
+        total += tl.load(place, mask=mask, other=0.0).to(tl.float32)
     tl.store(place, total.to(target.dtype.element_ty), mask=mask)
 
 
@@ -90,13 +92,26 @@ def double_into(
     target: Tensor,  # [B, O, D, 2H, 2W] in channels_last_3d: the skip connection, which is added to
 ) -> Tensor:
     """target += relu(transposed convolution of the volume); returns it."""
-    rows, sums = volume.permute(0, 2, 3, 4, 1).contiguous(), target.permute(0, 2, 3, 4, 1)
+    sums = target.permute(0, 2, 3, 4, 1)
     if not sums.is_contiguous():
         raise ValueError("the target's channels must lie side by side")
+    _launch(volume, weights, bias, sums, add=True)
+    return target
+
+
+def doubled(volume: Tensor, weights: Tensor, outputs: int) -> Tensor:
+    """The transposed convolution alone, without bias: [B, I, D, H, W] -> [B, O, D, 2H, 2W]."""
+    batch, _, depth, height, width = volume.shape
+    result = volume.new_empty(batch, depth, 2 * height, 2 * width, outputs)
+    _launch(volume, weights, weights, result, add=False)
+    return result.permute(0, 4, 1, 2, 3)
+
+
+def _launch(volume: Tensor, weights: Tensor, bias: Tensor, target: Tensor, add: bool) -> None:
+    rows = volume.permute(0, 2, 3, 4, 1).contiguous()
     batch, depth, height, width, inputs = rows.shape
     block, warps = (128, 4) if weights.shape[3] <= 64 else (64, 4)
     _kernel[(triton.cdiv(height * width, block), batch * depth)](
-        rows, weights, bias, sums, depth, height, width, I=inputs, O=target.shape[1], KP=weights.shape[2],
-        NP=weights.shape[3], BLOCK=block, num_warps=warps, num_stages=1,
+        rows, weights, bias, target, depth, height, width, I=inputs, O=target.shape[-1], KP=weights.shape[2],
+        NP=weights.shape[3], ADD=add, BLOCK=block, num_warps=warps, num_stages=1,
     )  # fmt: skip
-    return target
