@@ -6,10 +6,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from gbinet.render import make_scene, shapes
+from gbinet.render import chance_triton, make_scene, shapes
 from gbinet.render import rasterise_triton as fast_rasterise
 from gbinet.render import shade_triton as fast_shade
-from gbinet.render.chance import chance
+from gbinet.render.chance import chance, hash_uniform_plain
 from gbinet.render.mesh import join
 from gbinet.render.rasterise import EMPTY, face_index, visible_keys
 from gbinet.render.rig import draw_rig
@@ -44,6 +44,14 @@ def shade_like_the_plain_code() -> None:
     assert float((plain - fast).abs().mean()) < 1e-5
 
 
+def draw_like_the_plain_code() -> None:
+    for offset in (0, 5, (1 << 31) - 1, 1 << 31, (1 << 32) - 1):
+        assert torch.equal(
+            chance_triton.hash_uniform(3000, offset, "cpu"), hash_uniform_plain(3000, offset, "cpu")
+        )
+
+
 if __name__ == "__main__":
+    draw_like_the_plain_code()
     rasterise_like_the_plain_code()
     shade_like_the_plain_code()

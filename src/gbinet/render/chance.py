@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gbinet import ops
+
 Chance = np.random.Generator
 
 
@@ -26,10 +28,19 @@ def log_uniform(rng: Chance, low: float, high: float) -> float:
 
 def hash_uniform(shape: tuple[int, ...], seed: int, device: torch.device | str) -> Tensor:
     """Uniform numbers in (0, 1), float32, from a hash of their position and the seed."""
-    count = int(np.prod(shape))
+    count, offset = int(np.prod(shape)), seed * 0x9E3779B1 & 0xFFFFFFFF
+    if ops.usable(torch.empty(0, device=device)) and count < 2**31:
+        from gbinet.render import chance_triton as fast
+
+        return fast.hash_uniform(count, offset, device).view(shape)
+    return hash_uniform_plain(count, offset, device).view(shape)
+
+
+def hash_uniform_plain(count: int, offset: int, device: torch.device | str) -> Tensor:
+    """The reference: [count] float32; offset: below 2^32."""
     x = torch.arange(count, device=device, dtype=torch.int64)
-    x = (x + (seed * 0x9E3779B1 & 0xFFFFFFFF)) & 0xFFFFFFFF
+    x = (x + offset) & 0xFFFFFFFF
     for factor in (0x7FEB352D, 0x346CA68B):  # odd 31-bit factors: products stay inside int64
         x = ((x ^ (x >> 16)) * factor) & 0xFFFFFFFF
     x = x ^ (x >> 16)
-    return ((x >> 8).to(torch.float32) + 0.5).view(shape) * (1 / (1 << 24))
+    return ((x >> 8).to(torch.float32) + 0.5) * (1 / (1 << 24))
