@@ -140,7 +140,7 @@ class Loader:
             least = config.confidence_for(found.made_by)
             keep &= trusted(confidence, photo, least, config.blank_confidence, config.keep_burnt_out)
             if photo is not None and not config.keep_sky:
-                keep &= ~sky(photo, confidence >= config.blank_confidence)
+                keep &= ~sky(photo, confidence, config.blank_confidence)
         kept = DepthMap(torch.where(keep, depth, 0), found.camera, confidence)
         return Loaded(found, kept, photo, known)
 
