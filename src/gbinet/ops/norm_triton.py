@@ -245,15 +245,15 @@ def finish_statistics(
     running_var: Tensor,  # [C], updated
     momentum: float,
     eps: float,
-) -> tuple[Tensor, Tensor]:
-    """Mean and 1 / standard deviation of S calls of one batch norm, [S, LANES] each, in one launch."""
+) -> Tensor:
+    """Mean and 1 / standard deviation of S calls of one batch norm, [2, S, LANES], in one launch."""
     calls, programs, _, lanes = partial.shape
-    mean, rstd = partial.new_empty(2, calls, lanes).unbind(0)
+    result = partial.new_empty(2, calls, lanes)
     _finish_kernel[(1,)](
-        partial, running_mean, running_var, mean, rstd, calls, programs, rows, len(running_mean), period,
-        momentum, eps, **_adding_up(lanes),
+        partial, running_mean, running_var, *result.unbind(0), calls, programs, rows, len(running_mean),
+        period, momentum, eps, **_adding_up(lanes),
     )  # fmt: skip
-    return mean, rstd
+    return result
 
 
 def _sizes(values: Tensor) -> tuple[int, int, dict[str, int]]:
