@@ -53,8 +53,8 @@ def _output_backward_kernel(
     TINY: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The sums: s (1 row), s times normalised value (1), slope (1), s of all x alive of all (16), s of all x n
-    of all (16): s is the slope where a value of the second layer is alive, alive and n are the first one's."""
+    """The sums: s (1 row), s times the normalised value (1), slope (1), s of all x alive of all (16), s of all
+    x n of all (16). s is the slope where a value of the second layer is alive; alive and n: see MOMENTS."""
     view = tl.program_id(1)
     rows = batch * bins * pixels
     everywhere = batch * pixels
@@ -139,9 +139,9 @@ def _solve_kernel(
 ):
     """What the batch norms send to all voxels.
 
-    A voxel's gradient of the first layer's hidden values is `constant` + hidden @ `linear`, [16] and [16, 16],
-    and in the chosen bin what the output layer sends. That of the first layer's values before its batch norm
-    is slope * (the former where alive, else 0) + `start` + value * `rise`.
+    A voxel's gradient of the first layer's hidden values is `constant` + hidden @ `linear`, [16] and
+    [16, 16], plus in the chosen bin what the output layer sends. That of the first layer's values before its
+    batch norm is slope * (the former where alive, else 0) + `start` + value * `rise`.
     """
     view = tl.program_id(0)
     channel = tl.arange(0, 16)
@@ -273,7 +273,7 @@ def _volume_backward_kernel(
             grad1 += constant + tl.where((choice == d)[:, None], in_chosen, 0.0)
             grad1 = (tl.where(z1 > 0, grad1 * slope1, 0.0) + start + y1 * rise).to(x.dtype)
             total += tl.dot(tl.trans(x), grad1, input_precision=PRECISION)
-            own = tl.dot(grad1, back1, input_precision=PRECISION) 
+            own = tl.dot(grad1, back1, input_precision=PRECISION)
             own += share[:, None] * direct.to(tl.float32)
             direct = ahead
             tl.store(
@@ -286,8 +286,8 @@ def _volume_backward_kernel(
 
 
 def backward(upstream: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the volumes, of the first matrix [16, 16], and of the rest, [22, 16]: beta and gamma of the
-    first and of the second batch norm, weights and bias of the output layer, second matrix (outputs x inputs)."""
+    """Gradients of the volumes, of the first matrix [16, 16], and of the rest, [22, 16]: beta and gamma of
+    both batch norms, weights and bias of the output layer, second matrix (outputs x inputs)."""
     output, volumes, matrix1, matrix2, vectors, numbers, weights, choices, moments = saved
     views, batch, bins, pixels, groups = volumes.shape
     upstream = upstream.contiguous()
@@ -297,8 +297,8 @@ def backward(upstream: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
     programs = min(triton.cdiv(batch * pixels, SMALL_BLOCK), PROGRAMS)
     partial = vectors.new_empty(views, programs, SUMS, WIDTH)
     _output_backward_kernel[(programs, views)](
-        volumes, output, upstream, matrix1, matrix2, vectors, numbers, weights, choices, slopes, lives, partial,
-        *sizes, **shape,
+        volumes, output, upstream, matrix1, matrix2, vectors, numbers, weights, choices, slopes, lives,
+        partial, *sizes, **shape,
     )  # fmt: skip
     factors = vectors.new_empty(views, 3 + WIDTH, WIDTH)
     gradients = vectors.new_empty(views, 6 + WIDTH, WIDTH)
@@ -308,7 +308,7 @@ def backward(upstream: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
     matrices = vectors.new_empty(views, programs, WIDTH, WIDTH)
     gradient = torch.empty_like(volumes)
     _volume_backward_kernel[(programs, views)](
-        volumes, matrix1, matrix1.mT.contiguous(), matrix2.mT.contiguous(), vectors, numbers, factors, choices,
-        slopes, lives, upstream, weights, matrices, gradient, *sizes, **shape,
+        volumes, matrix1, matrix1.mT.contiguous(), matrix2.mT.contiguous(), vectors, numbers, factors,
+        choices, slopes, lives, upstream, weights, matrices, gradient, *sizes, **shape,
     )  # fmt: skip
     return gradient, matrices.sum((0, 1)), gradients.sum(0)

@@ -249,9 +249,7 @@ def forward(
     partial = vectors.new_empty(views, programs, 2, WIDTH)
     moments = vectors.new_empty(views, programs, MOMENTS, WIDTH)
     first, second = norms
-    _first_statistics_kernel[(programs, views)](
-        volumes, matrix1, first.running_mean, partial, rows, **shape
-    )
+    _first_statistics_kernel[(programs, views)](volumes, matrix1, first.running_mean, partial, rows, **shape)
     statistics = _finish(partial, rows, first)  # [2, S, 16]
     _second_statistics_kernel[(programs, views)](
         volumes, matrix1, matrix2, vectors, statistics, second.running_mean, partial, moments, rows, views,
