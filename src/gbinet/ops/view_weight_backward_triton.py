@@ -54,7 +54,7 @@ def _output_backward_kernel(
     PRECISION: tl.constexpr,
 ):
     """The sums: s (1 row), s times the normalised value (1), slope (1), s of all x alive of all (16), s of
-    all x n of all (16). s is the slope where a value of the second layer is alive; alive and n: see MOMENTS."""
+    all x n of all (16). s is the slope where a value of the second layer is alive; alive, n: see MOMENTS."""
     view = tl.program_id(1)
     rows = batch * bins * pixels
     everywhere = batch * pixels
