@@ -161,8 +161,9 @@ class SampledConvolution(torch.autograd.Function):
         output = features_last.new_empty(batch, height, width, weight.shape[0], dtype=kind)
         pixels, block = batch * height * width, 64
         _forward_kernel[(triton.cdiv(pixels, block),)](
-            features_last, offsets_last, taps, output, pixels, height, width, **_sizes(taps, block)
-        )
+            features_last, offsets_last, taps, output, pixels, height, width, **_sizes(taps, block),
+            num_stages=1,
+        )  # fmt: skip
         ctx.save_for_backward(features_last, offsets_last, taps)
         ctx.weight_type = weight.dtype
         return output.permute(0, 3, 1, 2)
