@@ -61,12 +61,13 @@ def is_right(depth: Tensor, truth: Tensor, cameras: Camera) -> Tensor:
     matrices, offsets = transforms[..., :9], transforms[..., 9:, None, None]
     columns = matrices.reshape(*matrices.shape[:2], 3, 3, 1, 1).unbind(3)  # [B, V - 1, 3, 1, 1] each
     x, y = pixel_centres(*depth.shape[-2:], device=depth.device).unbind(-1)  # [H, W] each
-    rays = columns[0] * x + columns[1] * y + columns[2]  # [B, V - 1, 3, H, W]
+    # What a line shares first: few operations on [B, V - 1, 3, H, W], which is large.
+    rays = torch.addcmul(columns[1] * y[:, :1] + columns[2], columns[0], x[:1])
     least = 1e-6 * truth[:, None, None]  # behind a source: nowhere near anything
 
     def shown(at: Tensor) -> Tensor:
         """Where points at a depth [B, H, W] are, [B, V - 1, 2, H, W]."""
-        points = rays * at[:, None, None] + offsets
+        points = torch.addcmul(offsets, rays, at[:, None, None])
         return points[:, :, :2] / points[:, :, 2:].clamp_min(least)
 
     apart = (shown(depth) - shown(truth)).square().sum(2)  # [B, V - 1, H, W]

@@ -73,6 +73,7 @@ def _finish_kernel(
     partial,  # [S, P, 2, LANES] float32: sums and sums of squares of S calls, about the running mean
     running_mean,  # [C]; updated once per call, in order
     running_var,
+    counter,  # of the calls so far, int64; updated
     mean,  # [S, LANES]
     rstd,  # [S, LANES]: 1 / standard deviation; 0 for lanes that are no channel
     calls,
@@ -102,6 +103,7 @@ def _finish_kernel(
         spread += momentum * (variance * (count / tl.maximum(count - 1, 1.0)) - spread)
     tl.store(running_mean + lane, average, mask=real)
     tl.store(running_var + lane, spread, mask=real)
+    tl.store(counter, tl.load(counter) + calls)
 
 
 @triton.jit(do_not_specialize=["channels"])
@@ -208,7 +210,8 @@ def _backward_kernel(
 class NormRelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, gamma: Tensor, beta: Tensor, *norm: Any) -> Tensor:
-        """values [B, C, ...] channels last; norm: running mean and variance (updated), momentum, eps."""
+        """values [B, C, ...] channels last; norm: running mean, variance and number of calls (updated),
+        momentum, eps."""
         total, channels, shape = _sizes(values)
         blocks = triton.cdiv(total, BLOCK)
         programs = min(blocks, PROGRAMS)
@@ -234,7 +237,7 @@ class NormRelu(torch.autograd.Function):
         gradient = torch.empty_like(values)
         sizes = (total, channels, total // channels)
         _backward_kernel[(blocks,)](*inputs, sums, gradient, *sizes, **shape)
-        return gradient, sums[1].to(gamma.dtype), sums[0].to(beta.dtype), None, None, None, None
+        return gradient, sums[1].to(gamma.dtype), sums[0].to(beta.dtype), None, None, None, None, None
 
 
 def finish_statistics(
@@ -243,6 +246,7 @@ def finish_statistics(
     period: int,  # lanes this far apart belong to one channel
     running_mean: Tensor,  # [C], updated
     running_var: Tensor,  # [C], updated
+    counter: Tensor,  # of the calls so far, updated
     momentum: float,
     eps: float,
 ) -> Tensor:
@@ -250,8 +254,8 @@ def finish_statistics(
     calls, programs, _, lanes = partial.shape
     result = partial.new_empty(2, calls, lanes)
     _finish_kernel[(1,)](
-        partial, running_mean, running_var, *result.unbind(0), calls, programs, rows, len(running_mean),
-        period, momentum, eps, **_adding_up(lanes),
+        partial, running_mean, running_var, counter, *result.unbind(0), calls, programs, rows,
+        len(running_mean), period, momentum, eps, **_adding_up(lanes),
     )  # fmt: skip
     return result
 

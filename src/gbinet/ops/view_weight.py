@@ -53,9 +53,6 @@ def weigh_views_fast(volumes: Tensor, network: Any) -> Tensor:
     """
     first, second = network.hidden
     norms: tuple[nn.BatchNorm3d, nn.BatchNorm3d] = (first.norm, second.norm)
-    for norm in norms:
-        assert norm.num_batches_tracked is not None
-        norm.num_batches_tracked.add_(len(volumes))
     output = network.output
     fused: Tensor = _WeighViews.apply(  # type: ignore[no-untyped-call]
         volumes.flatten(3, 4),

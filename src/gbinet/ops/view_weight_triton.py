@@ -271,8 +271,9 @@ def forward(
 
 def _finish(partial: Tensor, rows: int, norm: nn.BatchNorm3d) -> Tensor:
     """Mean and 1 / standard deviation, [2, S, 16], from [S, P, 2, 16]; the running ones are updated."""
-    assert norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None
-    own = (norm.running_mean, norm.running_var, norm.momentum, norm.eps)
+    assert norm.running_mean is not None and norm.running_var is not None
+    assert norm.num_batches_tracked is not None and norm.momentum is not None
+    own = (norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum, norm.eps)
     return finish_statistics(partial, rows, WIDTH, *own)
 
 
