@@ -171,8 +171,7 @@ class GBiNet(nn.Module):
         assert isinstance(regulariser, Regulariser)
         size, volume = reference_size(maps), self.cost_volume(maps, transforms, state, scale)
         if last and isinstance(features, list):
-            reference = reference.clone()
-            features[scale] = maps = reference[:, None]
+            features[scale] = maps = (reference := reference.clone())[:, None]
         entered = regulariser.enter(volume, reference)
         del volume
         logits = regulariser.leave(entered, *size)
@@ -182,10 +181,7 @@ class GBiNet(nn.Module):
     def enlarge(
         self, maps: Maps, reference: Tensor, transforms: Tensor, state: SearchState, scale: int
     ) -> tuple[SearchState, Choice | None]:
-        """The state at the size of the maps of a scale, and how its parents were chosen, if they were.
-
-        reference [B, C, h, w] is the reference's map.
-        """
+        """The state at the size of the maps of a scale, and how its parents were chosen, if they were."""
         size = reference_size(maps)
         if not self.choosers or not state.stage:
             return search.upsample(state, *size), None
