@@ -191,7 +191,7 @@ class DenseNet(GBiNet):
         return self.dense.start(depth_range, *reference_size(features[self.config.scale_index(1)]))
 
     def enlarge(
-        self, maps: Maps, transforms: Tensor, state: SearchState, scale: int
+        self, maps: Maps, reference: Tensor, transforms: Tensor, state: SearchState, scale: int
     ) -> tuple[SearchState, Choice | None]:
         return self.dense.upsample(state, *reference_size(maps)), None
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gbinet.camera import Camera
 from gbinet.model.cost_volume import ViewWeight
 from gbinet.model.geometry import sources_from_reference
-from gbinet.ops.cost_volume import Maps
+from gbinet.ops.cost_volume import Maps, with_reference
 from gbinet.ops.cost_volume import cost_volume as of_transforms
 from gbinet.ops.warp import warp_correlation
 
@@ -131,3 +131,19 @@ def test_memory_does_not_grow_with_the_number_of_views(
             cost_volume(features, cameras, hypotheses, view_weight)
         peaks.append(memory.peak)
     assert peaks[1] < 1.01 * peaks[0]  # the cameras' matrices alone grow
+
+
+@pytest.mark.parametrize("used", [(True, True), (True, False), (False, True)])
+def test_reference_apart_has_the_same_gradient(used: tuple[bool, bool]) -> None:
+    """Whether cost volumes, others, or both look at the maps."""
+    torch.manual_seed(0)
+    maps = torch.randn(2, 3, 4, 5, 6, requires_grad=True)
+    weights = [torch.randn(2, 3, 4, 5, 6) * used[0], torch.randn(2, 4, 5, 6) * used[1]]
+
+    def gradient(pair: tuple[Tensor, Tensor]) -> Tensor:
+        parts = [(p.square() * w).sum() for p, w, use in zip(pair, weights, used, strict=True) if use]
+        return torch.autograd.grad(sum(parts), maps)[0]
+
+    together, reference = with_reference(maps)
+    assert isinstance(together, Tensor)
+    torch.testing.assert_close(gradient((together, reference)), gradient((maps, maps[:, 0])))

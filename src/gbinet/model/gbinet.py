@@ -31,7 +31,7 @@ from gbinet.model.result import forget, joined, padded
 from gbinet.model.search import SearchState
 from gbinet.ops import choose, deform
 from gbinet.ops.bins import Bins
-from gbinet.ops.cost_volume import Maps, reference_size, views_of
+from gbinet.ops.cost_volume import Maps, reference_size, views_of, with_reference
 from gbinet.ops.normalise import normalised
 from gbinet.scene import DepthRange
 
@@ -165,21 +165,21 @@ class GBiNet(nn.Module):
         sources_from_reference makes of them, where that is known already. last: the list of features keeps
         the reference's only, once the volume is made."""
         transforms = sources_from_reference(cameras) if transforms is None else transforms
-        maps = features[scale := self.config.scale_index(state.stage + 1)]
-        state, choice = self.enlarge(maps, transforms, state, scale)
+        maps, reference = with_reference(features[scale := self.config.scale_index(state.stage + 1)])
+        state, choice = self.enlarge(maps, reference, transforms, state, scale)
         regulariser = self.regularisers[scale]
         assert isinstance(regulariser, Regulariser)
         size, volume = reference_size(maps), self.cost_volume(maps, transforms, state, scale)
         if last and isinstance(features, list):
-            features[scale] = maps = views_of(maps)[0].clone()[:, None]
-        entered = regulariser.enter(volume, views_of(maps)[0])
+            features[scale] = maps = (reference := reference.clone())[:, None]
+        entered = regulariser.enter(volume, reference)
         del volume
         logits = regulariser.leave(entered, *size)
         del entered
         return Stage(state, logits, *self.follow(state, logits), choice)
 
     def enlarge(
-        self, maps: Maps, transforms: Tensor, state: SearchState, scale: int
+        self, maps: Maps, reference: Tensor, transforms: Tensor, state: SearchState, scale: int
     ) -> tuple[SearchState, Choice | None]:
         """The state at the size of the maps of a scale, and how its parents were chosen, if they were."""
         size = reference_size(maps)
@@ -196,7 +196,7 @@ class GBiNet(nn.Module):
         assert isinstance(weight, ViewWeight)
         tested = search.cells_apart(state, cells)
         volume = weight.cost_volume(maps, transforms, tested, self.config.scales[scale])
-        choice = Choice(cells, choosers[at](volume, views_of(maps)[0], cells))
+        choice = Choice(cells, choosers[at](volume, reference, cells))
         return search.adopt(state, choice.cell), choice
 
     def cost_volume(self, maps: Maps, transforms: Tensor, state: SearchState, scale: int) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -59,16 +61,30 @@ def is_right(depth: Tensor, truth: Tensor, cameras: Camera) -> Tensor:
     matrices, offsets = transforms[..., :9], transforms[..., 9:, None, None]
     columns = matrices.reshape(*matrices.shape[:2], 3, 3, 1, 1).unbind(3)  # [B, V - 1, 3, 1, 1] each
     x, y = pixel_centres(*depth.shape[-2:], device=depth.device).unbind(-1)  # [H, W] each
-    rays = columns[0] * x + columns[1] * y + columns[2]  # [B, V - 1, 3, H, W]
+    # What a line shares first: few operations on [B, V - 1, 3, H, W], which is large.
+    rays = torch.addcmul(columns[1] * y[:, :1] + columns[2], columns[0], x[:1])
     least = 1e-6 * truth[:, None, None]  # behind a source: nowhere near anything
 
     def shown(at: Tensor) -> Tensor:
         """Where points at a depth [B, H, W] are, [B, V - 1, 2, H, W]."""
-        points = rays * at[:, None, None] + offsets
+        points = torch.addcmul(offsets, rays, at[:, None, None])
         return points[:, :, :2] / points[:, :, 2:].clamp_min(least)
 
-    apart: Tensor = (shown(depth) - shown(truth)).square().sum(2).median(1).values
-    return apart <= RIGHT**2
+    apart = (shown(depth) - shown(truth)).square().sum(2)  # [B, V - 1, H, W]
+    return lower_median(apart) <= RIGHT**2
+
+
+def lower_median(values: Tensor) -> Tensor:
+    """values.median(1).values of [B, N, ...] with a small N, by comparisons of whole maps.
+
+    torch's own takes a hundred times as long on a GPU. Not a number where one of the values is not.
+    """
+    rest = list(values.unbind(1))
+    for _ in range((len(rest) - 1) // 2):  # drop the least
+        least = rest.pop(0)
+        for i, value in enumerate(rest):
+            least, rest[i] = torch.minimum(least, value), torch.maximum(least, value)
+    return functools.reduce(torch.minimum, rest)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

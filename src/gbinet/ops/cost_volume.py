@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,35 @@ BAND_PIXELS = 1 << 14  # of the reference, worked on at a time on a CPU
 def views_of(maps: Maps) -> Sequence[Tensor]:
     """One map [B, C, h, w] per view."""
     return maps.unbind(1) if isinstance(maps, Tensor) else maps
+
+
+def with_reference(maps: Maps) -> tuple[Maps, Tensor]:
+    """The maps, for cost volumes only, and the reference's map by itself, for others.
+
+    Both from one tensor with a gradient: backwards the reference's is added to the cost volumes' in place,
+    where it would else become a gradient of all views, zero but in one.
+    """
+    if isinstance(maps, Tensor) and maps.requires_grad and torch.is_grad_enabled():
+        together: tuple[Tensor, Tensor] = _WithReference.apply(maps)  # type: ignore[no-untyped-call]
+        return together
+    return maps, views_of(maps)[0]
+
+
+class _WithReference(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.shape = maps.shape
+        return maps.view_as(maps), maps[:, 0]
+
+    @staticmethod
+    def backward(ctx: Any, of_maps: Tensor | None, of_reference: Tensor | None) -> Tensor | None:
+        if of_reference is None:
+            return of_maps
+        if of_maps is None:
+            of_maps = of_reference.new_zeros(ctx.shape)
+        of_maps[:, 0] += of_reference  # made by the cost volumes for this alone
+        return of_maps
 
 
 def reference_size(maps: Maps) -> tuple[int, int]:

@@ -9,16 +9,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gbinet.ops.bilinear_triton import corner, corner_value, sample, split
+from gbinet.ops.bilinear_triton import corner, sample, split
 from gbinet.ops.deform import taps_of
 
 TAPS = 9
 _FORWARD_BLOCK, _FORWARD_WARPS = 64, 4  # of inference
+_BACKWARD_PROGRAMS = 512  # at most, of each tap
 
 
 @triton.jit
-def _position(offsets, pixel, tap, keep, height, width, PLANAR: tl.constexpr = False):
-    """Row and column of the sample's upper left neighbour, and the fractions towards the lower right one."""
+def _position(offsets, pixel, y, x, tap, keep, height, width, PLANAR: tl.constexpr = False):
+    """Row and column of the upper left neighbour of a pixel's sample, and the fractions towards the lower
+    right one. `pixel` counts over the whole batch, y and x in its image."""
     if PLANAR:  # [B, 18, H, W]
         step = height * width
         first = offsets + pixel + pixel // step * 17 * step
@@ -27,9 +29,9 @@ def _position(offsets, pixel, tap, keep, height, width, PLANAR: tl.constexpr = F
         first = offsets + pixel * 18
     dy = tl.load(first + 2 * tap * step, mask=keep, other=0.0).to(tl.float32)
     dx = tl.load(first + (2 * tap + 1) * step, mask=keep, other=0.0).to(tl.float32)
-    y = (pixel % (height * width) // width + tap // 3 - 1).to(tl.float32) + dy
-    x = (pixel % width + tap % 3 - 1).to(tl.float32) + dx
-    return split(y, x, height, width)
+    row = (y + tap // 3 - 1).to(tl.float32) + dy
+    column = (x + tap % 3 - 1).to(tl.float32) + dx
+    return split(row, column, height, width)
 
 
 @triton.jit
@@ -54,9 +56,11 @@ def _forward_kernel(
     channel = tl.arange(0, CP)
     out = tl.arange(0, OP)
     image = (pixel // (height * width) * (height * width) * C)[:, None]
+    y = pixel % (height * width) // width
+    x = pixel % width
     total = tl.zeros((BLOCK, OP), dtype=tl.float32)
     for tap in range(9):
-        top, left, fy, fx = _position(offsets, pixel, tap, keep, height, width, PLANAR)
+        top, left, fy, fx = _position(offsets, pixel, y, x, tap, keep, height, width, PLANAR)
         sampled = sample(features + image, top, left, fy, fx, channel, keep, height, width, C)
         matrix = tl.load(
             weights + (tap * C + channel)[:, None] * O + out[None, :],
@@ -69,70 +73,22 @@ def _forward_kernel(
 
 
 @triton.jit
-def _scatter(gradient, row, column, value, channel, keep, height, width, C: tl.constexpr):
-    pointers, exist = corner(gradient, row, column, channel, keep, height, width, C)
-    tl.atomic_add(pointers, value, mask=exist, sem="relaxed")
+def _corner_of(image, row, column, channel, keep, height, width, C: tl.constexpr):
+    """Where some pixels' channels are in an image [H, W, C], which exist, and values; [BLOCK, CP] each."""
+    at, exist = corner(0, row, column, channel, keep, height, width, C)
+    return at, exist, tl.load(image + at, mask=exist, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _backward_input_kernel(
+def _backward_kernel(
     features,  # [B, H, W, C]
     offsets,  # [B, H, W, 18]
     weights,  # [9, C, O]
     grad_output,  # [B, H, W, O]
     grad_features,  # [B, H, W, C] float32, zeros
     grad_offsets,  # [B, H, W, 18]
-    pixels,
-    height,
-    width,
-    C: tl.constexpr,
-    CP: tl.constexpr,
-    O: tl.constexpr,  # noqa: E741
-    OP: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    keep = pixel < pixels
-    channel = tl.arange(0, CP)
-    out = tl.arange(0, OP)
-    image = (pixel // (height * width) * (height * width) * C)[:, None]
-    upstream = tl.load(
-        grad_output + pixel[:, None] * O + out[None, :], mask=keep[:, None] & (out < O)[None, :], other=0.0
-    )
-    for tap in range(9):
-        matrix = tl.load(  # transposed: [OP, CP]
-            weights + (tap * C + channel)[None, :] * O + out[:, None],
-            mask=(channel < C)[None, :] & (out < O)[:, None],
-            other=0.0,
-        )
-        grad = tl.dot(upstream.to(matrix.dtype), matrix, input_precision=PRECISION)  # [BLOCK, CP] of samples
-        top, left, fy, fx = _position(offsets, pixel, tap, keep, height, width)
-        v00 = corner_value(features + image, top, left, channel, keep, height, width, C)
-        v01 = corner_value(features + image, top, left + 1, channel, keep, height, width, C)
-        v10 = corner_value(features + image, top + 1, left, channel, keep, height, width, C)
-        v11 = corner_value(features + image, top + 1, left + 1, channel, keep, height, width, C)
-        gy = fy[:, None]
-        gx = fx[:, None]
-        grad_y = tl.sum(grad * ((v10 - v00) * (1 - gx) + (v11 - v01) * gx), axis=1)
-        grad_x = tl.sum(grad * ((v01 - v00) * (1 - gy) + (v11 - v10) * gy), axis=1)
-        kind = grad_offsets.dtype.element_ty
-        tl.store(grad_offsets + pixel * 18 + 2 * tap, grad_y.to(kind), mask=keep)
-        tl.store(grad_offsets + pixel * 18 + 2 * tap + 1, grad_x.to(kind), mask=keep)
-        into = grad_features + image
-        _scatter(into, top, left, grad * (1 - gy) * (1 - gx), channel, keep, height, width, C)
-        _scatter(into, top, left + 1, grad * (1 - gy) * gx, channel, keep, height, width, C)
-        _scatter(into, top + 1, left, grad * gy * (1 - gx), channel, keep, height, width, C)
-        _scatter(into, top + 1, left + 1, grad * gy * gx, channel, keep, height, width, C)
-
-
-@triton.jit
-def _backward_weight_kernel(
-    features,  # [B, H, W, C]
-    offsets,  # [B, H, W, 18]
-    grad_output,  # [B, H, W, O]
     grad_weights,  # [9, C, O] float32, zeros
-    pixels,
+    lines,  # B H
     height,
     width,
     C: tl.constexpr,
@@ -142,23 +98,53 @@ def _backward_weight_kernel(
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One tap; blocks of pixels in strides of the number of programs, one addition to memory at the end."""
-    tap = tl.program_id(1)
+    """One tap; blocks of a line's pixels in strides of the number of programs. Programs of all taps work on
+    the same pixels at a time, so that what they share comes from the cache."""
+    tap = tl.program_id(0)
     channel = tl.arange(0, CP)
     out = tl.arange(0, OP)
+    matrix = tl.load(  # transposed: [OP, CP]
+        weights + (tap * C + channel)[None, :] * O + out[:, None],
+        mask=(channel < C)[None, :] & (out < O)[:, None],
+        other=0.0,
+    )
     total = tl.zeros((CP, OP), dtype=tl.float32)
-    for block in range(tl.program_id(0), tl.cdiv(pixels, BLOCK), tl.num_programs(0)):
-        pixel = block * BLOCK + tl.arange(0, BLOCK)
-        keep = pixel < pixels
-        image = (pixel // (height * width) * (height * width) * C)[:, None]
-        top, left, fy, fx = _position(offsets, pixel, tap, keep, height, width)
-        sampled = sample(features + image, top, left, fy, fx, channel, keep, height, width, C)
+    parts = tl.cdiv(width, BLOCK)
+    for block in range(tl.program_id(1), lines * parts, tl.num_programs(1)):
+        line = block // parts
+        x = block % parts * BLOCK + tl.arange(0, BLOCK)
+        keep = x < width
+        pixel = line * width + x
+        image = line // height * height * width * C
         upstream = tl.load(
             grad_output + pixel[:, None] * O + out[None, :],
             mask=keep[:, None] & (out < O)[None, :],
             other=0.0,
         )
-        total += tl.dot(tl.trans(sampled.to(upstream.dtype)), upstream, input_precision=PRECISION)
+        grad = tl.dot(upstream, matrix, input_precision=PRECISION)  # [BLOCK, CP] of samples
+        top, left, fy, fx = _position(offsets, pixel, line % height, x, tap, keep, height, width)
+        at00, in00, v00 = _corner_of(features + image, top, left, channel, keep, height, width, C)
+        at01, in01, v01 = _corner_of(features + image, top, left + 1, channel, keep, height, width, C)
+        at10, in10, v10 = _corner_of(features + image, top + 1, left, channel, keep, height, width, C)
+        at11, in11, v11 = _corner_of(features + image, top + 1, left + 1, channel, keep, height, width, C)
+        gy = fy[:, None]
+        gx = fx[:, None]
+        upper = v00 + (v01 - v00) * gx
+        lower = v10 + (v11 - v10) * gx
+        grad_y = tl.sum(grad * (lower - upper), axis=1)
+        grad_x = tl.sum(grad * ((v01 - v00) * (1 - gy) + (v11 - v10) * gy), axis=1)
+        kind = grad_offsets.dtype.element_ty
+        tl.store(grad_offsets + pixel * 18 + 2 * tap, grad_y.to(kind), mask=keep)
+        tl.store(grad_offsets + pixel * 18 + 2 * tap + 1, grad_x.to(kind), mask=keep)
+        sampled = (upper + (lower - upper) * gy).to(upstream.dtype)
+        total += tl.dot(tl.trans(sampled), upstream, input_precision=PRECISION)
+        into = grad_features + image
+        below = grad * gy
+        above = grad - below
+        tl.atomic_add(into + at00, above - above * gx, mask=in00, sem="relaxed")
+        tl.atomic_add(into + at01, above * gx, mask=in01, sem="relaxed")
+        tl.atomic_add(into + at10, below - below * gx, mask=in10, sem="relaxed")
+        tl.atomic_add(into + at11, below * gx, mask=in11, sem="relaxed")
     pointers = grad_weights + (tap * C + channel)[:, None] * O + out[None, :]
     tl.atomic_add(pointers, total, mask=(channel < C)[:, None] & (out < O)[None, :], sem="relaxed")
 
@@ -175,8 +161,9 @@ class SampledConvolution(torch.autograd.Function):
         output = features_last.new_empty(batch, height, width, weight.shape[0], dtype=kind)
         pixels, block = batch * height * width, 64
         _forward_kernel[(triton.cdiv(pixels, block),)](
-            features_last, offsets_last, taps, output, pixels, height, width, **_sizes(taps, block)
-        )
+            features_last, offsets_last, taps, output, pixels, height, width, **_sizes(taps, block),
+            num_stages=1,
+        )  # fmt: skip
         ctx.save_for_backward(features_last, offsets_last, taps)
         ctx.weight_type = weight.dtype
         return output.permute(0, 3, 1, 2)
@@ -186,20 +173,16 @@ class SampledConvolution(torch.autograd.Function):
         features, offsets, taps = ctx.saved_tensors
         upstream = grad_output.permute(0, 2, 3, 1).to(features.dtype).contiguous()
         batch, height, width, _ = features.shape
-        pixels = batch * height * width
         grad_features = torch.zeros_like(features, dtype=torch.float32)
         grad_offsets = torch.empty_like(offsets)
         grad_taps = torch.zeros_like(taps, dtype=torch.float32)
-        block = 32
-        _backward_input_kernel[(triton.cdiv(pixels, block),)](
-            features, offsets, taps, upstream, grad_features, grad_offsets, pixels, height, width,
-            **_sizes(taps, block),
+        block = min(64, max(16, 1024 // triton.next_power_of_2(features.shape[3])))
+        lines = batch * height
+        programs = min(triton.cdiv(width, block) * lines, _BACKWARD_PROGRAMS)
+        _backward_kernel[(TAPS, programs)](
+            features, offsets, taps, upstream, grad_features, grad_offsets, grad_taps, lines, height, width,
+            **_sizes(taps, block), num_stages=1,
         )  # fmt: skip
-        block = 64
-        programs = min(triton.cdiv(pixels, block), 128)
-        _backward_weight_kernel[(programs, TAPS)](
-            features, offsets, upstream, grad_taps, pixels, height, width, **_sizes(taps, block)
-        )
         grad_weight = grad_taps.reshape(3, 3, *taps.shape[1:]).permute(3, 2, 0, 1).to(ctx.weight_type)
         to_features = grad_features.to(features.dtype).permute(0, 3, 1, 2)
         return to_features, grad_offsets.permute(0, 3, 1, 2), grad_weight

@@ -13,10 +13,13 @@ from gbinet.ops.inplace import add_into
 
 def merge(own: Tensor, coarser: Tensor, lateral: nn.Conv2d, packed: Packed | None = None) -> Tensor:
     """own [B, I, H, W] and coarser [B, O, H / 2, W / 2] -> [B, O, H, W]; lateral is a 1x1 convolution."""
-    if packed is None or not ops.usable(own):
+    if not ops.usable(own):
         return merge_plain(own, coarser, lateral)
     from gbinet.ops import merge_triton
 
+    if packed is None:
+        merged: Tensor = merge_triton.AddEnlarged.apply(lateral(own), coarser)  # type: ignore[no-untyped-call]
+        return merged
     return merge_triton.merge(own, coarser, packed.weight[0, 0, 0], packed.bias)
 
 

@@ -36,9 +36,8 @@ def norm_relu_fast(values: Tensor, norm: nn.Module) -> Tensor:
     assert isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d)
     assert norm.running_mean is not None and norm.running_var is not None
     assert norm.num_batches_tracked is not None
-    norm.num_batches_tracked.add_(1)
     result: Tensor = NormRelu.apply(  # type: ignore[no-untyped-call]
         channels_last(values), norm.weight, norm.bias, norm.running_mean, norm.running_var,
-        norm.momentum, norm.eps,
+        norm.num_batches_tracked, norm.momentum, norm.eps,
     )  # fmt: skip
     return result

@@ -14,11 +14,12 @@ import triton.language as tl
 from torch import Tensor
 
 PROGRAMS = 512  # at most so many partial sums
-BLOCK = 64  # lines of a block; a line holds LANES numbers, of one or more voxels
+BLOCK = 4096  # numbers of a block: lines of LANES numbers, of one or more voxels
 LANES = 64
 
 # All kernels see lines of LANES numbers whatever the number of channels: compiling takes longer than training
-# steps do, so one kernel has to serve all layers. Lane i belongs to channel i % channels.
+# steps do, so one kernel has to serve all layers. Lane i belongs to channel i % channels. Sums are kept for
+# every number of a block and added up once, behind the loop: adding threads up takes longer than reading.
 
 
 @triton.jit
@@ -41,24 +42,30 @@ def _statistics_kernel(
 ):
     lane = tl.arange(0, LANES)
     about = tl.load(shift + lane % channels)[None, :]
-    sums = tl.zeros((LANES,), dtype=tl.float32)
-    squares = tl.zeros((LANES,), dtype=tl.float32)
+    sums = tl.zeros((BLOCK, LANES), dtype=tl.float32)
+    squares = tl.zeros((BLOCK, LANES), dtype=tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(total, BLOCK * LANES), tl.num_programs(0)):
         at, keep = _line(block, total, LANES, BLOCK)
         x = tl.where(keep, tl.load(values + at, mask=keep, other=0.0).to(tl.float32) - about, 0.0)
-        sums += tl.sum(x, axis=0)
-        squares += tl.sum(x * x, axis=0)
+        sums += x
+        squares += x * x
     into = partial + tl.program_id(0) * 2 * LANES + lane
-    tl.store(into, sums)
-    tl.store(into + LANES, squares)
+    tl.store(into, tl.sum(sums, axis=0))
+    tl.store(into + LANES, tl.sum(squares, axis=0))
 
 
 @triton.jit
-def _per_channel(lanes, channels, LANES: tl.constexpr):
-    """Sum of the lanes of each channel; zero from `channels` on."""
+def _per_channel(partial, programs, period, LANES: tl.constexpr, P: tl.constexpr):
+    """One of two kinds of sums, [programs, 2, LANES] -> [LANES]: over the programs and over the lanes that
+    are `period` apart; zero from there on."""
     lane = tl.arange(0, LANES)
-    same = (lane % channels)[:, None] == lane[None, :]
-    return tl.sum(tl.where(same, lanes[:, None], 0.0), axis=0)
+    total = tl.zeros((P, LANES), dtype=tl.float32)
+    for start in range(0, programs, P):
+        program = start + tl.arange(0, P)
+        at = partial + (program * 2 * LANES)[:, None] + lane[None, :]
+        total += tl.load(at, mask=(program < programs)[:, None], other=0.0)
+    same = (lane % period)[:, None] == lane[None, :]
+    return tl.sum(tl.where(same, tl.sum(total, axis=0)[:, None], 0.0), axis=0)
 
 
 @triton.jit(do_not_specialize=["calls", "programs", "rows", "channels", "period"])
@@ -66,6 +73,7 @@ def _finish_kernel(
     partial,  # [S, P, 2, LANES] float32: sums and sums of squares of S calls, about the running mean
     running_mean,  # [C]; updated once per call, in order
     running_var,
+    counter,  # of the calls so far, int64; updated
     mean,  # [S, LANES]
     rstd,  # [S, LANES]: 1 / standard deviation; 0 for lanes that are no channel
     calls,
@@ -80,22 +88,14 @@ def _finish_kernel(
 ):
     lane = tl.arange(0, LANES)
     real = lane < channels
-    program = tl.arange(0, P)
     shift = tl.load(running_mean + lane, mask=real, other=0.0)
     average = shift
     spread = tl.load(running_var + lane, mask=real, other=0.0)
     count = rows * 1.0
     for call in range(calls):
-        first = tl.zeros((LANES,), dtype=tl.float32)
-        second = tl.zeros((LANES,), dtype=tl.float32)
-        for start in range(0, programs, P):
-            number = start + program
-            at = partial + ((call * programs + number) * 2 * LANES)[:, None] + lane[None, :]
-            keep = (number < programs)[:, None]
-            first += tl.sum(tl.load(at, mask=keep, other=0.0), axis=0)
-            second += tl.sum(tl.load(at + LANES, mask=keep, other=0.0), axis=0)
-        first = _per_channel(first, period, LANES) / count
-        second = _per_channel(second, period, LANES) / count
+        own = partial + call * programs * 2 * LANES
+        first = _per_channel(own, programs, period, LANES, P) / count
+        second = _per_channel(own + LANES, programs, period, LANES, P) / count
         variance = tl.maximum(second - first * first, 0.0)
         tl.store(mean + call * LANES + lane, shift + first)
         tl.store(rstd + call * LANES + lane, tl.where(real, 1 / tl.sqrt(variance + eps), 0.0))
@@ -103,6 +103,7 @@ def _finish_kernel(
         spread += momentum * (variance * (count / tl.maximum(count - 1, 1.0)) - spread)
     tl.store(running_mean + lane, average, mask=real)
     tl.store(running_var + lane, spread, mask=real)
+    tl.store(counter, tl.load(counter) + calls)
 
 
 @triton.jit(do_not_specialize=["channels"])
@@ -147,18 +148,33 @@ def _sums_kernel(
     scale = tl.load(rstd + channel)[None, :]
     slope = tl.load(gamma + channel)[None, :]
     offset = tl.load(beta + channel)[None, :]
-    sums = tl.zeros((LANES,), dtype=tl.float32)
-    products = tl.zeros((LANES,), dtype=tl.float32)
+    sums = tl.zeros((BLOCK, LANES), dtype=tl.float32)
+    products = tl.zeros((BLOCK, LANES), dtype=tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(total, BLOCK * LANES), tl.num_programs(0)):
         at, keep = _line(block, total, LANES, BLOCK)
         normal = (tl.load(values + at, mask=keep, other=0.0).to(tl.float32) - centre) * scale
         grad = tl.load(upstream + at, mask=keep, other=0.0).to(tl.float32)
         grad = tl.where(normal * slope + offset > 0, grad, 0.0)
-        sums += tl.sum(grad, axis=0)
-        products += tl.sum(grad * normal, axis=0)
+        sums += grad
+        products += grad * normal
     into = partial + tl.program_id(0) * 2 * LANES + lane
-    tl.store(into, sums)
-    tl.store(into + LANES, products)
+    tl.store(into, tl.sum(sums, axis=0))
+    tl.store(into + LANES, tl.sum(products, axis=0))
+
+
+@triton.jit(do_not_specialize=["programs", "channels"])
+def _add_up_kernel(
+    partial,  # [P, 2, LANES]
+    sums,  # [2, C]
+    programs,
+    channels,
+    LANES: tl.constexpr,
+    P: tl.constexpr,
+):
+    kind = tl.program_id(0)
+    lane = tl.arange(0, LANES)
+    total = _per_channel(partial + kind * LANES, programs, channels, LANES, P)
+    tl.store(sums + kind * channels + lane, total, mask=lane < channels)
 
 
 @triton.jit(do_not_specialize=["channels"])
@@ -194,9 +210,10 @@ def _backward_kernel(
 class NormRelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, gamma: Tensor, beta: Tensor, *norm: Any) -> Tensor:
-        """values [B, C, ...] channels last; norm: running mean and variance (updated), momentum, eps."""
+        """values [B, C, ...] channels last; norm: running mean, variance and number of calls (updated),
+        momentum, eps."""
         total, channels, shape = _sizes(values)
-        blocks = triton.cdiv(total, BLOCK * shape["LANES"])
+        blocks = triton.cdiv(total, BLOCK)
         programs = min(blocks, PROGRAMS)
         partial = values.new_empty(1, programs, 2, shape["LANES"], dtype=torch.float32)
         _statistics_kernel[(programs,)](values, norm[0], partial, total, channels, **shape)
@@ -210,16 +227,17 @@ class NormRelu(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         values, mean, rstd, gamma, beta = ctx.saved_tensors
         total, channels, shape = _sizes(values)
-        blocks = triton.cdiv(total, BLOCK * shape["LANES"])
+        blocks = triton.cdiv(total, BLOCK)
         programs = min(blocks, PROGRAMS)
         partial = values.new_empty(programs, 2, shape["LANES"], dtype=torch.float32)
         inputs = (values, channels_last(upstream), mean, rstd, gamma, beta)
         _sums_kernel[(programs,)](*inputs, partial, total, channels, **shape)
-        sums = partial.view(programs, 2, -1, channels).sum((0, 2))  # [2, C]
+        sums = partial.new_empty(2, channels)
+        _add_up_kernel[(2,)](partial, sums, programs, channels, **_adding_up(shape["LANES"]))
         gradient = torch.empty_like(values)
         sizes = (total, channels, total // channels)
         _backward_kernel[(blocks,)](*inputs, sums, gradient, *sizes, **shape)
-        return gradient, sums[1].to(gamma.dtype), sums[0].to(beta.dtype), None, None, None, None
+        return gradient, sums[1].to(gamma.dtype), sums[0].to(beta.dtype), None, None, None, None, None
 
 
 def finish_statistics(
@@ -228,23 +246,30 @@ def finish_statistics(
     period: int,  # lanes this far apart belong to one channel
     running_mean: Tensor,  # [C], updated
     running_var: Tensor,  # [C], updated
+    counter: Tensor,  # of the calls so far, updated
     momentum: float,
     eps: float,
-) -> tuple[Tensor, Tensor]:
-    """Mean and 1 / standard deviation of S calls of one batch norm, [S, LANES] each, in one launch."""
+) -> Tensor:
+    """Mean and 1 / standard deviation of S calls of one batch norm, [2, S, LANES], in one launch."""
     calls, programs, _, lanes = partial.shape
-    mean, rstd = partial.new_empty(2, calls, lanes).unbind(0)
+    result = partial.new_empty(2, calls, lanes)
     _finish_kernel[(1,)](
-        partial, running_mean, running_var, mean, rstd, calls, programs, rows, len(running_mean), period,
-        momentum, eps, LANES=lanes, P=64,
+        partial, running_mean, running_var, counter, *result.unbind(0), calls, programs, rows,
+        len(running_mean), period, momentum, eps, **_adding_up(lanes),
     )  # fmt: skip
-    return mean, rstd
+    return result
 
 
 def _sizes(values: Tensor) -> tuple[int, int, dict[str, int]]:
     """Numbers, channels, and how the kernels cut them."""
     channels = values.shape[1]
-    return values.numel(), channels, {"LANES": max(LANES, channels), "BLOCK": BLOCK}
+    lanes = max(LANES, channels)
+    return values.numel(), channels, {"LANES": lanes, "BLOCK": BLOCK // lanes}
+
+
+def _adding_up(lanes: int) -> dict[str, int]:
+    """How one program adds up what the others left: many at a time, because it waits for memory."""
+    return {"LANES": lanes, "P": 8192 // lanes, "num_warps": 16}
 
 
 def channels_last(values: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -39,19 +41,32 @@ def inputs(
 
 
 def inputs_plain(places: Tensor, smoothings: int, sure: Tensor, reference: Tensor, filled: int) -> Tensor:
-    batch, count, height, width = places.shape
-    parts = [(places[:, i] - places[:, 0]) / NEAR for i in range(1, count)]
-    parts += [places[:, i] - places[:, i - 1] for i in range(2, smoothings)]
-    parts += [(places[:, i] - places[:, 0]) / FAR for i in range(smoothings, count)]
+    batch, _, height, width = places.shape
+    parts = _parts(places, smoothings, sure, reference)
+    if torch.is_grad_enabled():  # backwards, every part written in place would copy the whole
+        last = [part.to(reference.dtype).permute(0, 2, 3, 1) for part in parts]
+        missing = filled - sum(part.shape[3] for part in last)
+        last.append(reference.new_zeros(batch, height, width, missing))
+        return torch.cat(last, dim=3).permute(0, 3, 1, 2)
     # Written in place, so that they exist once.
     target = reference.new_empty((batch, height, width, filled)).permute(0, 3, 1, 2)
-    for at, part in enumerate(parts):
-        target[:, at] = torch.tanh(part)
-    at = len(parts)
-    target[:, at : at + 2] = sure
-    target[:, at + 2 : at + 2 + reference.shape[1]] = reference
-    target[:, at + 2 + reference.shape[1] :].zero_()
+    at = 0
+    for part in parts:
+        target[:, at : at + part.shape[1]] = part
+        at += part.shape[1]
+    target[:, at:].zero_()
     return target
+
+
+def _parts(places: Tensor, smoothings: int, sure: Tensor, reference: Tensor) -> Iterator[Tensor]:
+    """What `inputs` puts side by side, one after the other."""
+    first, smoother, sides = places.split([1, smoothings - 1, places.shape[1] - smoothings], dim=1)  # type: ignore[no-untyped-call]
+    yield torch.tanh((smoother - first) / NEAR)
+    yield torch.tanh((sides - first) / NEAR)
+    yield torch.tanh(smoother.diff(dim=1))
+    yield torch.tanh((sides - first) / FAR)
+    yield sure
+    yield reference
 
 
 def mixed(said: Tensor, places: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -68,7 +83,8 @@ def mixed(said: Tensor, places: Tensor) -> tuple[Tensor, Tensor | None]:
 
 def mixed_plain(said: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     count = places.shape[1]
-    share = shares(said[:, :count])
+    weights, correction, logit = said.split([count, 1, said.shape[1] - count - 1], dim=1)  # type: ignore[no-untyped-call]
+    first = places[:, :1]
     # Differences to the first, not places: of thousands of cells float32 keeps few digits.
-    mean = (share * (places - places[:, :1])).sum(1)
-    return places[:, 0] + mean + said[:, count], said[:, count + 1 :]
+    mean = (shares(weights) * (places - first)).sum(1, keepdim=True)
+    return (first + mean + correction)[:, 0], logit

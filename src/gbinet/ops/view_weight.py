@@ -53,9 +53,6 @@ def weigh_views_fast(volumes: Tensor, network: Any) -> Tensor:
     """
     first, second = network.hidden
     norms: tuple[nn.BatchNorm3d, nn.BatchNorm3d] = (first.norm, second.norm)
-    for norm in norms:
-        assert norm.num_batches_tracked is not None
-        norm.num_batches_tracked.add_(len(volumes))
     output = network.output
     fused: Tensor = _WeighViews.apply(  # type: ignore[no-untyped-call]
         volumes.flatten(3, 4),
@@ -111,10 +108,10 @@ class _WeighViews(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         from gbinet.ops.view_weight_backward_triton import backward
 
-        volumes, matrix1, matrix2, sums1, sums2 = backward(upstream, ctx.saved_tensors)
+        volumes, matrix1, rest = backward(upstream, ctx.saved_tensors)
         groups = volumes.shape[-1]
-        beta1, gamma1 = sums1
-        beta2, gamma2, weight3, bias3 = sums2
+        beta1, gamma1, beta2, gamma2, weight3, bias3 = rest[:6]
+        matrix2 = rest[6:]
         return (
             volumes, matrix1[:groups].mT, gamma1, beta1,
             matrix2[:8], gamma2[:8], beta2[:8], weight3[None, :8], bias3[:1], None,

@@ -132,7 +132,7 @@ def correlate(
     output = reference.new_empty(shape, dtype=kind or reference.dtype)
     _forward_kernel[_grid(reference)](
         reference, sources, transform, depth, output, *_arguments(reference, sources, bins),
-        C=channels, G=groups, BLOCK=_block(channels),
+        C=channels, G=groups, **_cut(channels),
     )  # fmt: skip
     return output
 
@@ -152,7 +152,7 @@ def correlate_backward(
     _backward_kernel[_grid(reference)](
         reference, sources, transform, depth, grad_output.contiguous(), grad_reference, grad_sources,
         *strides, *_arguments(reference, sources, depth.shape[1]),
-        C=channels, G=groups, BLOCK=_block(channels),
+        C=channels, G=groups, **_cut(channels),
     )  # fmt: skip
 
 
@@ -162,13 +162,17 @@ def rows_of_channels(features: Tensor) -> Tensor:
     return last if last[0].is_contiguous() else last.contiguous()
 
 
-def _block(channels: int) -> int:
-    return max(16, 1024 // channels)
+def _cut(channels: int) -> dict[str, int]:
+    """Pixels of a program, and its warps. Values of 8 channels change threads many times, for which the warps
+    of a program would wait for each other."""
+    if channels <= 8:
+        return {"BLOCK": 32, "num_warps": 1}
+    return {"BLOCK": max(16, 1024 // channels), "num_warps": 4}
 
 
 def _grid(reference: Tensor) -> tuple[int, int]:
     batch, height, width, channels = reference.shape
-    return triton.cdiv(height * width, _block(channels)), batch
+    return triton.cdiv(height * width, _cut(channels)["BLOCK"]), batch
 
 
 def _arguments(reference: Tensor, sources: Tensor, bins: int) -> tuple[int, ...]:
