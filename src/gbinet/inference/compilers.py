@@ -8,6 +8,7 @@ it is done. Where the input ends, all end.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import selectors
@@ -21,6 +22,9 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from gbinet.errors import GBiNetError
+from gbinet.formats.atomic import write_text
 
 _CHILD_BYTES = 256 << 20  # of memory that a compiler may take with its assembler, beyond what all share
 _PIPE_BYTES = 1 << 20  # room for all requests, so that nobody waits while the process starts
@@ -47,11 +51,29 @@ def compile_here(request: Request) -> Any:
 
 
 def hash_triton() -> None:
-    """Let Triton compute what its cache's keys begin with, once: a hash of itself, 400 MB of it."""
-    with suppress(ImportError):  # a version that has it elsewhere: it does so when it needs it
-        from triton.runtime.cache import triton_key
+    """Let Triton know what its cache's keys begin with: a hash of itself, 400 MB of it.
 
-        triton_key()
+    That takes half a second, so it is kept in the cache, for as long as no file of Triton's is touched.
+    """
+    with suppress(ImportError, AttributeError, OSError, GBiNetError):  # it does so when it needs it
+        import triton
+        from triton.runtime import cache
+
+        stored = Path(triton.knobs.cache.dir) / f"gbinet-triton-{_touched(Path(triton.__file__).parent)}"
+        if stored.is_file():
+            key = stored.read_text(encoding="utf-8")
+            cache.triton_key = lambda: key
+        else:
+            write_text(stored, cache.triton_key())
+
+
+def _touched(folder: Path) -> str:
+    """Changes whenever a file of a package does."""
+    digest = hashlib.blake2b(digest_size=12)
+    for file in sorted((*folder.rglob("*.py"), *folder.glob("_C/*"))):
+        found = file.stat()
+        digest.update(f"{file}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 class Compilers:
