@@ -24,7 +24,7 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import maker
 from gbinet.scene import Scene
 from gbinet.scenes.sfm.pose import PosedPhotos
-from gbinet.viewer.report import Report, ViewCard, shown_every, view_card
+from gbinet.viewer.report import Report, SmallMaps, ViewCard, shown_every, view_card
 from gbinet.viewer.report_cloud import CloudSample
 
 _UNPAINTED = 8  # views whose pictures are being made
@@ -73,7 +73,8 @@ class ShownViews:
             self.mesher.add(fused)
         view, depth_map, camera = self.scene.views[fused.index], fused.depth_map, fused.confirmed.camera
         pixels = fused.confirmed.depth.numel()
-        kept = int(fused.consistent.sum())
+        consistent = fused.consistent
+        kept = int(consistent.sum())
         self.shares[view.name] = {
             "known": fused.known / pixels,
             "confident": fused.confident / pixels,
@@ -87,10 +88,11 @@ class ShownViews:
             f"{len(fused.cloud):,} new points · compared with {fused.asked} photos"
         )
         if depth_map is not None and fused.index % shown_every(len(self.scene.views)) == 0:
-            work = self._painters.submit(view_card, view.name, photo, depth_map, fused.consistent, facts)
+            maps = SmallMaps.of(depth_map, consistent)
+            work = self._painters.submit(view_card, view.name, photo, maps, facts)
             self._cards[fused.index] = work
             for earlier in list(self._cards.values())[-1 - _UNPAINTED : -_UNPAINTED]:
-                earlier.result()  # maps that wait to be painted take memory
+                earlier.result()  # photos that wait to be painted take memory
 
     def _asked_for(self) -> str:
         """What makes a pixel confident."""
