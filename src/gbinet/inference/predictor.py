@@ -273,6 +273,8 @@ class DepthWorker:
                 f"{view.image_path}: is {pixels.shape[1]}x{pixels.shape[0]}, "
                 f"its camera says {view.camera.width}x{view.camera.height}"
             )
+        if pixels.shape[:2] == (camera.height, camera.width):
+            return torch.from_numpy(pixels)
         resized = Image.fromarray(pixels).resize((camera.width, camera.height), Image.Resampling.BOX)
         return torch.from_numpy(np.array(resized))
 

@@ -27,7 +27,7 @@ from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import Report, SmallMaps, ViewCard, shown_every, view_card
 from gbinet.viewer.report_cloud import CloudSample
 
-_UNPAINTED = 8  # views whose pictures are being made
+_UNPAINTED = 4  # views whose pictures are being made
 
 
 class ShownViews:
