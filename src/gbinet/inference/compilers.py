@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from gbinet.errors import GBiNetError
 from gbinet.formats.atomic import write_text
+from gbinet.inference.no_torch import stand_in_for_torch
 
 _CHILD_BYTES = 256 << 20  # of memory that a compiler may take with its assembler, beyond what all share
 _PIPE_BYTES = 1 << 20  # room for all requests, so that nobody waits while the process starts
@@ -134,7 +135,7 @@ class Compilers:
 
 def _most_at_a_time() -> int:
     """As many compilers as cores, but no more than memory has room for."""
-    from gbinet.inference.device import usable_cores  # and torch: inside the process, others come first
+    from gbinet.inference.device import usable_cores  # and torch, which is not for inside the process
 
     cores = usable_cores()
     with suppress(OSError, ValueError, StopIteration):  # a system that does not say it
@@ -162,15 +163,14 @@ class _NamedGPU:
 
 def serve(most: int) -> None:
     """Compile what is asked for on standard input, `most` at a time."""
+    stand_in_for_torch()
     from triton.runtime import driver
 
     hashing = threading.Thread(target=hash_triton)  # reads files while Python imports
     hashing.start()
-    # What is done here, children have.
-    for needed in ("fusion.consistency_triton", "ops.cost_volume_triton"):  # and torch with them
-        import_module(f"gbinet.{needed}")
-    with suppress(ImportError):  # a version that has it elsewhere
-        import_module("triton.compiler.code_generator")
+    for needed in _NEEDED:  # what is done here, children have
+        with suppress(Exception):  # whoever needs it will see why
+            import_module(needed)
     hashing.join()
     gpu = _NamedGPU()
     driver.set_active(gpu)
@@ -204,6 +204,11 @@ def serve(most: int) -> None:
             selector.register(pipe, selectors.EVENT_READ)
 
 
+_NEEDED = (
+    "gbinet.fusion.consistency_triton",
+    *(f"gbinet.ops.{path.stem}" for path in sorted((Path(__file__).parents[1] / "ops").glob("*_triton.py"))),
+    "triton.compiler.code_generator",
+)
 # Whose kernels take a second or two, where all others take less.
 _SLOW = ("gbinet.ops.cost_volume_triton", "gbinet.ops.double_triton", "gbinet.ops.conv_triton")
 
