@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gbinet.depthmap import DepthMap
 from gbinet.formats.atomic import write_text
+from gbinet.formats.image import shrunk
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer import page
@@ -113,7 +114,7 @@ def view_card(name: str, photo: Pixels | None, maps: SmallMaps, facts: str) -> V
     depth, kept = maps.depth, maps.kept
     size = (depth.shape[1], depth.shape[0])
     grey = np.full((*depth.shape, 3), 58, np.uint8)
-    shown = grey if photo is None else np.asarray(Image.fromarray(photo).resize(size, Image.Resampling.BOX))
+    shown = grey if photo is None else shrunk(photo, size)
     confidence = grey
     if maps.confidence is not None:
         confidence = colourise(maps.confidence, np.ones_like(kept), "confidence", 0, 1)
