@@ -5,6 +5,7 @@ Functions are wrapped where they are called from, so that trees without this fil
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import threading
@@ -18,6 +19,11 @@ Parts = dict[
     str, tuple[str, ...]
 ]  # what a part is called -> functions, as "module:name" or "module:Class.name"
 _MEMORY = ("VmRSS", "RssAnon", "RssFile", "RssShmem")  # all; of this arrays, libraries, shared and pinned
+_HEAP = (
+    "heap used",
+    "heap free",
+    "mapped",
+)  # of the arrays: glibc's heaps, and large blocks
 _EVERY = 0.02  # seconds
 _BAR = 48  # characters for the whole time
 
@@ -109,7 +115,7 @@ class Timeline:
                 lines = Path("/proc/self/status").read_text().splitlines()
                 found = dict(line.split(":", 1) for line in lines if ":" in line)
                 sizes = [int(found[kind].split()[0]) >> 10 for kind in _MEMORY if kind in found]
-                self.memory.append((time.perf_counter(), sizes))
+                self.memory.append((time.perf_counter(), [*sizes, *_heap()]))
 
     def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -146,7 +152,8 @@ class Timeline:
             main = sum(i.end - i.begin for i in found if i.main)
             clock = "".join(f"{number:7.2f}" for number in numbers)
             lines.append(f"{name:36}{len(found):6}{clock}{threads:8.2f}{main:7.2f}  {self._bar(spans)}")
-        lines += [f"MiB {kind:12}{self._along(n)}" for n, kind in enumerate(_MEMORY) if self.memory]
+        kinds = enumerate((*_MEMORY, *_HEAP))
+        lines += [f"MiB {kind:12}{self._along(n)}" for n, kind in kinds if self.memory]
         return [*lines, *(f"compiled in this process: {kernel}" for kernel in self.compiled)]
 
     def _bar(self, spans: list[tuple[float, float]]) -> str:
@@ -163,9 +170,27 @@ class Timeline:
         step = (self.ended - self.began) / 12
         parts: list[list[int]] = [[] for _ in range(12)]
         for moment, sizes in self.memory:
-            if len(sizes) == len(_MEMORY):
+            if len(sizes) > kind:
                 parts[min(11, int((moment - self.began) / step))].append(sizes[kind])
         return "".join(f"{max(part, default=0):7}" for part in parts)
+
+
+class _Mallinfo(ctypes.Structure):
+    """mallinfo2 of malloc.h."""
+
+    _NAMES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks")
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (*_NAMES, "keepcost"))
+
+
+def _heap() -> list[int]:
+    """MiB of glibc's heaps that are in use, that are free, and of large blocks; nothing elsewhere."""
+    try:
+        ask = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError):
+        return []
+    ask.restype = _Mallinfo
+    found = ask()
+    return [int(found.uordblks) >> 20, int(found.fordblks) >> 20, int(found.hblkhd) >> 20]
 
 
 def _union(intervals: list[Interval]) -> list[tuple[float, float]]:

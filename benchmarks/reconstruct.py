@@ -23,6 +23,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,12 +60,15 @@ def processor_seconds(whose: int) -> float:
 
 def measured(options: argparse.Namespace) -> dict[str, object]:
     """Reconstruct it, once, as the command line does."""
-    try:
+    with suppress(ImportError):  # an older tree
         from gbinet.cli.allocator import keep_freed_memory
 
         keep_freed_memory()
-    except ImportError:  # an older tree
-        pass
+    with suppress(ImportError):  # the same
+        from gbinet.cli.allocator import hand_back_large_blocks
+
+        if options.device.startswith("cuda"):
+            hand_back_large_blocks()
     logging.basicConfig(level=logging.INFO)  # why kernels could not be compiled beforehand, say
     base = preset("balanced")
     longer = max(int(side) for side in options.size.split("x"))

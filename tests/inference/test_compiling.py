@@ -115,6 +115,33 @@ print(sorted(brought), compiled[here:])
     assert answer(script.replace("CACHE", repr(str(tmp_path)))) == "['_agree', '_points', '_sight'] []"
 
 
+def test_tritons_hash_of_itself_is_kept_until_its_files_change(tmp_path: Path) -> None:
+    script = """
+from triton.runtime import cache
+from gbinet.inference import compilers
+knobs.cache.dir = CACHE
+calls = []
+
+def counted():
+    calls.append(1)
+    return "a key"
+
+def asked():
+    cache.triton_key = counted
+    compilers.hash_triton()
+    return cache.triton_key()
+
+first = asked()
+after_first = len(calls)
+again = asked()
+after_second = len(calls)
+compilers._touched = lambda folder: "other"
+asked()
+print(first == again, after_second == after_first, len(calls) > after_second)
+"""
+    assert answer(script.replace("CACHE", repr(str(tmp_path)))) == "True True True"
+
+
 @pytest.mark.slow
 def test_who_is_told_how_far_it_is_may_give_up(tmp_path: Path) -> None:
     script = """

@@ -25,7 +25,7 @@ from gbinet.depthmap import DepthMap
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer.packed import PackedCloud, pack
-from gbinet.viewer.report import MOST_BYTES, Report, view_card, write_report
+from gbinet.viewer.report import MOST_BYTES, Report, SmallMaps, view_card, write_report
 from gbinet.viewer.report_cloud import CloudSample, cloud_data
 from gbinet.viewer.splat import centre_and_radius
 
@@ -44,7 +44,7 @@ def cloud_of(scene: Scene) -> PointCloud:
 def report_of(scene: Scene, cloud: PointCloud) -> Report:
     depth_map = DepthMap(true_depth(scene.views[0].camera), scene.views[0].camera)
     photo = np.array(Image.open(scene.views[0].image_path))
-    card = view_card("<b>view</b>", photo, depth_map, depth_map.valid, "some facts")
+    card = view_card("<b>view</b>", photo, SmallMaps.of(depth_map, depth_map.valid), "some facts")
     return Report(
         title="</script><script>alert(1)</script>",
         subtitle="a & b",

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -26,6 +27,7 @@ _REASONS = {
     errno.ENAMETOOLONG: "the name is too long for the file system",
     errno.ENOENT: "no folder can be made here; choose another place",  # e.g. in /proc
 }
+_FLUSHED = 64 << 20  # bytes that are worth a flush
 _TEMPORARY = re.compile(r"\.gbinet-tmp-[0-9a-f]{8}-.*", re.DOTALL)
 
 
@@ -68,6 +70,31 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """The same for one file, opened for bytes. A disk that is full only when it is closed counts too."""
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         yield file
+
+
+class EarlyFlush:
+    """Bytes go to the disk while more are written: at its end, a large file waits for few of them."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._thread = ThreadPoolExecutor(1, "flush")
+        self._flushing: Future[None] | None = None
+        self._written = 0  # bytes since
+
+    def wrote(self, count: int) -> None:
+        """So many bytes more are in the file. Raises what went wrong with earlier ones."""
+        self._written += count
+        if self._written < _FLUSHED or not (self._flushing is None or self._flushing.done()):
+            return
+        if self._flushing is not None:
+            self._flushing.result()
+        self._written, self._flushing = 0, self._thread.submit(os.fsync, self._file.fileno())
+
+    def close(self) -> None:
+        """Before the file is closed."""
+        self._thread.shutdown()
+        if self._flushing is not None:
+            self._flushing.result()
 
 
 def write_text(path: str | Path, text: str) -> Path:

@@ -289,8 +289,12 @@ def _write_npz(
         arrays["confidence"] = confidence.astype(np.float32, copy=False)
     if made_by is not None:
         arrays[KEY] = as_array(made_by)
-    with atomic_path(path) as temporary:
-        np.savez(temporary, **arrays)  # type: ignore[arg-type]  # the stubs forget keyword arrays
+    with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, given in arrays.items():  # as numpy.savez does it, which copies them first
+            values = np.asarray(given, order="C")
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
+                file.write(values.data)
 
 
 def _write_npy(path: Path, values: Array) -> None:

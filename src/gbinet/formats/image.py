@@ -85,6 +85,13 @@ def read_image(path: Path, *, stored: bool = False) -> NDArray[np.uint8]:  # [H,
     return np.ascontiguousarray(pixels if stored else upright(pixels, header.orientation))
 
 
+def shrunk(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """[H, W, 3] at (width, height), each pixel the mean of what it covers; the same array where it fits."""
+    if pixels.shape[1::-1] == size:
+        return pixels
+    return np.array(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
+
+
 def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDArray[np.bool_]:  # [H, W]
     """True where pixels count. `size` is (width, height) of the image; a mask of another scale is resized.
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gbinet.errors import FormatError, InputError
-from gbinet.formats.atomic import atomic_file
+from gbinet.formats.atomic import EarlyFlush, atomic_file
 from gbinet.formats.reading import open_sized
 from gbinet.pointcloud import PointCloud
 
@@ -64,6 +64,7 @@ class PlyWriter:
 
     def __enter__(self) -> PlyWriter:
         self._file: BinaryIO = self._opened.__enter__()
+        self._early = EarlyFlush(self._file)
         return self
 
     def append(self, cloud: PointCloud) -> None:
@@ -76,12 +77,14 @@ class PlyWriter:
         for start in range(0, len(cloud), _CHUNK):
             rows = _to_rows(cloud[start : start + _CHUNK], self._types)
             self._file.write(rows.data)
+            self._early.wrote(rows.nbytes)
             self.count += len(rows)
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self._early.close()
             if error is None:
                 self._file.seek(0)
                 self._file.write(_header(self._types or {"xyz": "f4"}, self.count))

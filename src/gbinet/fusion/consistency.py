@@ -101,13 +101,36 @@ def transfer(start: Camera, end: Camera) -> tuple[Numbers, list[float]]:
     """(A, b) such that depth * A (u, v, 1) + b is the homogeneous pixel of the same point in another camera.
 
     Its third entry is the depth there. Multiplied in float64: the large parts of poses in map coordinates
-    cancel here, before anything is rounded. Plain numbers, because small tensors are slow to work with.
+    cancel here, before anything is rounded. Plain numbers, because small tensors are slow to work with, and
+    let go of Python's lock at every step.
     """
-    one, other = start.to("cpu", torch.float64), end.to("cpu", torch.float64)
-    pose = other.relative_to(one).cam_from_world  # end camera from start camera
-    matrix: Numbers = (other.K @ pose[:3, :3] @ torch.linalg.inv(one.K)).tolist()
-    vector: list[float] = (other.K @ pose[:3, 3]).tolist()
-    return matrix, vector
+    one, other = start.cam_from_world.tolist(), end.cam_from_world.tolist()
+    from_world, shift = [row[:3] for row in other[:3]], [row[3] for row in other[:3]]
+    to_world = list(zip(*(row[:3] for row in one[:3]), strict=True))
+    centre = [-part for part in _times(to_world, [row[3] for row in one[:3]])]  # of the start, in the world
+    moved = [a + b for a, b in zip(_times(from_world, centre), shift, strict=True)]
+    K = end.K.tolist()
+    return _product(K, _product(_product(from_world, to_world), _inverse(start.K.tolist()))), _times(K, moved)
+
+
+def _times(matrix: Sequence[Sequence[float]], v: Sequence[float]) -> list[float]:
+    return [row[0] * v[0] + row[1] * v[1] + row[2] * v[2] for row in matrix]
+
+
+def _product(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> Numbers:
+    columns = [_times(left, column) for column in zip(*right, strict=True)]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _inverse(matrix: Sequence[Sequence[float]]) -> Numbers:
+    """Of [3, 3], by cross products of its rows."""
+    a, b, c = matrix
+    columns = [
+        [p[1] * q[2] - p[2] * q[1], p[2] * q[0] - p[0] * q[2], p[0] * q[1] - p[1] * q[0]]
+        for p, q in ((b, c), (c, a), (a, b))
+    ]
+    determinant = sum(x * y for x, y in zip(a, columns[0], strict=True))
+    return [[entry / determinant for entry in row] for row in zip(*columns, strict=True)]
 
 
 def _carry(u: Tensor, v: Tensor, depth: Tensor, A: Numbers, b: list[float]) -> tuple[Tensor, Tensor, Tensor]:

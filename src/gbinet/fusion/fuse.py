@@ -125,15 +125,18 @@ def fuse(
     """
     config = config or FusionConfig()
     lonely, done = list[str](), 0
+    computing = torch.device(device)
+    stream = torch.cuda.current_stream(computing) if computing.type == "cuda" else None
     with writer or cloud_writer(path) as cloud, ThreadPoolExecutor(1, "fusion-write") as worker:
         cloud.append(empty_cloud(position_type_of(scene)))
 
         def complete(finish: Callable[[], FusedView]) -> tuple[int, int]:
             """View and sources that it needed: all that is left of it when its points are in the file."""
-            view = finish()
-            cloud.append(view.cloud)
-            if on_view:
-                on_view(view)
+            with torch.cuda.stream(stream):  # also in this thread: what is asked for waits for fusion alone
+                view = finish()
+                cloud.append(view.cloud)
+                if on_view:
+                    on_view(view)
             return view.index, view.needed
 
         def settled(work: Future[tuple[int, int]]) -> None:

@@ -101,14 +101,13 @@ def judge_fast(
     masks = [None if marked is None else marked.of(i, source.depth) for i, source in sources]
     hits = depth.new_empty(len(sources), *depth.shape, dtype=torch.int32) if used is None else None
     maps = [source.depth.contiguous() for _, source in sources]
-    rows = kernels.room(len(sources))
-    numbers = torch.zeros(rows, kernels.NUMBERS)
-    addresses = torch.zeros(rows, 2, dtype=torch.int64)
-    for row, (_, source) in enumerate(sources):
-        numbers[row] = torch.tensor(_numbers(reference.camera, source.camera))
-        mask = masks[row]
-        addresses[row] = torch.tensor([maps[row].data_ptr(), 0 if mask is None else mask.data_ptr()])
-    numbers = moved(numbers, device)
+    unused = kernels.room(len(sources)) - len(sources)  # rows
+    rows = [_numbers(reference.camera, source.camera) for _, source in sources]
+    numbers = moved(torch.tensor(rows + [[0.0] * kernels.NUMBERS] * unused), device)
+    places = [
+        [m.data_ptr(), 0 if mask is None else mask.data_ptr()] for m, mask in zip(maps, masks, strict=True)
+    ]
+    addresses = moved(torch.tensor(places + [[0, 0]] * unused, dtype=torch.int64), device)
     needed = torch.full((), config.min_views, device=device)
     if not config.strict_views:
         needed = enough_sources(config.min_views, kernels.in_sight(depth, numbers, len(sources)))
@@ -116,7 +115,7 @@ def judge_fast(
         depth,
         taken,
         numbers,
-        moved(addresses, device),
+        addresses,
         len(sources),
         needed,
         config.max_reprojection,

@@ -9,14 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, GBiNetError
-from gbinet.formats.image import read_image, read_mask
+from gbinet.formats.image import read_image, read_mask, shrunk
 from gbinet.fusion.photometric import trusted
 from gbinet.fusion.sky import sky
 from gbinet.fusion.sources import DepthSource, RecentMaps
@@ -147,8 +145,4 @@ class Loader:
 
 def _photo(view: View, height: int, width: int) -> Tensor:
     """The photo at the depth map's size, [H, W, 3] uint8."""
-    pixels = read_image(view.image_path)
-    if pixels.shape[:2] == (height, width):
-        return torch.from_numpy(pixels)
-    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX)
-    return torch.from_numpy(np.array(resized))
+    return torch.from_numpy(shrunk(read_image(view.image_path), (width, height)))

@@ -1,12 +1,14 @@
 """A process beside this one that compiles kernels, many at a time: Triton's compiler holds Python's lock.
 
 It needs no GPU. Requests name the GPU that they are for, and what is compiled goes into Triton's cache, where
-whoever launches the kernel finds it. The process imports the kernels once and forks a child for each request.
-Requests come as lines of JSON; each is answered by its number when it is done. Where the input ends, all end.
+whoever launches the kernel finds it, and with it what Triton launches it by. The process imports the kernels
+once and forks a child for each request. Requests come as lines of JSON; each is answered by its number when
+it is done. Where the input ends, all end.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import selectors
@@ -14,13 +16,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gbinet.inference.device import usable_cores
+from gbinet.errors import GBiNetError
+from gbinet.formats.atomic import write_text
+from gbinet.inference.no_torch import stand_in_for_torch
 
 _CHILD_BYTES = 256 << 20  # of memory that a compiler may take with its assembler, beyond what all share
 _PIPE_BYTES = 1 << 20  # room for all requests, so that nobody waits while the process starts
@@ -47,11 +52,29 @@ def compile_here(request: Request) -> Any:
 
 
 def hash_triton() -> None:
-    """Let Triton compute what its cache's keys begin with, once: a hash of itself, 400 MB of it."""
-    with suppress(ImportError):  # a version that has it elsewhere: it does so when it needs it
-        from triton.runtime.cache import triton_key
+    """Let Triton know what its cache's keys begin with: a hash of itself, 400 MB of it.
 
-        triton_key()
+    That takes half a second, so it is kept in the cache, for as long as no file of Triton's is touched.
+    """
+    with suppress(ImportError, AttributeError, OSError, GBiNetError):  # it does so when it needs it
+        import triton
+        from triton.runtime import cache
+
+        stored = Path(triton.knobs.cache.dir) / f"gbinet-triton-{_touched(Path(triton.__file__).parent)}"
+        if stored.is_file():
+            key = stored.read_text(encoding="utf-8")
+            cache.triton_key = lambda: key
+        else:
+            write_text(stored, cache.triton_key())
+
+
+def _touched(folder: Path) -> str:
+    """Changes whenever a file of a package does."""
+    digest = hashlib.blake2b(digest_size=12)
+    for file in sorted((*folder.rglob("*.py"), *folder.glob("_C/*"))):
+        found = file.stat()
+        digest.update(f"{file}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 class Compilers:
@@ -112,6 +135,8 @@ class Compilers:
 
 def _most_at_a_time() -> int:
     """As many compilers as cores, but no more than memory has room for."""
+    from gbinet.inference.device import usable_cores  # and torch, which is not for inside the process
+
     cores = usable_cores()
     with suppress(OSError, ValueError, StopIteration):  # a system that does not say it
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -138,15 +163,20 @@ class _NamedGPU:
 
 def serve(most: int) -> None:
     """Compile what is asked for on standard input, `most` at a time."""
+    stand_in_for_torch()
     from triton.runtime import driver
 
-    import_module("gbinet.fusion.consistency_triton")  # and torch with it. What is done here, children have
-    import_module("gbinet.ops.cost_volume_triton")
-    hash_triton()
+    hashing = threading.Thread(target=hash_triton)  # reads files while Python imports
+    hashing.start()
+    for needed in _NEEDED:  # what is done here, children have
+        with suppress(Exception):  # whoever needs it will see why
+            import_module(needed)
+    hashing.join()
     gpu = _NamedGPU()
     driver.set_active(gpu)
     waiting: list[tuple[int, Request]] = []
     running: dict[int, tuple[int, int]] = {}  # pipe that a child holds open -> its process, its request
+    signatures: set[str] = set()  # of kernels so far
     selector = selectors.DefaultSelector()
     selector.register(0, selectors.EVENT_READ)
     text, count = b"", 0
@@ -167,20 +197,27 @@ def serve(most: int) -> None:
         waiting.sort(key=lambda one: (_slowness(one[1]), one[0]))
         while waiting and len(running) < most:
             number, request = waiting.pop()  # all end when the slowest does: it comes first
-            pipe, child = _forked(request, gpu)
+            signature = json.dumps(json.loads(request.specialization).get("signature"))
+            pipe, child = _forked(request, gpu, signature not in signatures)
+            signatures.add(signature)
             running[pipe] = (child, number)
             selector.register(pipe, selectors.EVENT_READ)
 
 
-# Whose kernels take seconds: up to ten, three and two, where all others take one at most.
-_SLOW = ("gbinet.ops.double_triton", "gbinet.ops.smooth_triton", "gbinet.ops.cost_volume_triton")
+_NEEDED = (
+    "gbinet.fusion.consistency_triton",
+    *(f"gbinet.ops.{path.stem}" for path in sorted((Path(__file__).parents[1] / "ops").glob("*_triton.py"))),
+    "triton.compiler.code_generator",
+)
+# Whose kernels take a second or two, where all others take less.
+_SLOW = ("gbinet.ops.conv_triton", "gbinet.ops.double_triton", "gbinet.ops.cost_volume_triton")
 
 
 def _slowness(request: Request) -> int:
     return _SLOW.index(request.module) if request.module in _SLOW else -1
 
 
-def _forked(request: Request, gpu: _NamedGPU) -> tuple[int, int]:
+def _forked(request: Request, gpu: _NamedGPU, with_launcher: bool) -> tuple[int, int]:
     """A child that compiles one kernel; the pipe ends with it."""
     from triton.backends.compiler import GPUTarget
 
@@ -192,7 +229,20 @@ def _forked(request: Request, gpu: _NamedGPU) -> tuple[int, int]:
     status = 1
     try:
         gpu.target = GPUTarget(request.backend, request.arch, request.warp_size)
-        compile_here(request)
+        kernel = compile_here(request)
+        if with_launcher and request.backend == "cuda":
+            _compile_launcher(kernel)
         status = 0
     finally:
         os._exit(status)  # whoever launches a kernel that cannot be compiled will see why
+
+
+def _compile_launcher(kernel: Any) -> None:
+    """Triton 3.6 and older have a C compiler make what launches kernels of a signature, and keep it.
+
+    It would be made at the first launch, a quarter of a second for each signature. Later versions need none.
+    """
+    with suppress(Exception):  # no C compiler, no driver of CUDA: whoever launches the kernel will see why
+        from triton.backends.nvidia.driver import CudaLauncher
+
+        CudaLauncher(kernel.src, kernel.metadata)

@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from gbinet.camera import Camera
@@ -20,7 +18,7 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, SceneError, check_positive
 from gbinet.formats.atomic import remove_temporary
 from gbinet.formats.depth_files import write_depth_map
-from gbinet.formats.image import read_image
+from gbinet.formats.image import read_image, shrunk
 from gbinet.formats.lock import locked
 from gbinet.inference import tiles
 from gbinet.inference.depth_run import DepthRun, Keeper, NoKeeper
@@ -273,8 +271,7 @@ class DepthWorker:
                 f"{view.image_path}: is {pixels.shape[1]}x{pixels.shape[0]}, "
                 f"its camera says {view.camera.width}x{view.camera.height}"
             )
-        resized = Image.fromarray(pixels).resize((camera.width, camera.height), Image.Resampling.BOX)
-        return torch.from_numpy(np.array(resized))
+        return torch.from_numpy(shrunk(pixels, (camera.width, camera.height)))
 
     def _read_ahead(self, index: int) -> None:
         if index not in self.cache and index not in self.images and index not in self.broken:

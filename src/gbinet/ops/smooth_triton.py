@@ -28,16 +28,16 @@ def _smooth(
     own = tl.load(values + image + pixel, mask=keep, other=0.0)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     weights = tl.zeros((BLOCK,), dtype=tl.float32)
-    for row in tl.static_range(-RADIUS, RADIUS + 1):
+    for row in tl.range(-RADIUS, RADIUS + 1, num_stages=1):  # unrolled, it takes seconds to compile
         line = image + tl.minimum(tl.maximum(y + row, 0), height - 1) * width
         for column in tl.static_range(-RADIUS, RADIUS + 1):
-            if row * row + column * column <= RADIUS * (RADIUS + 1):  # smooth.disc
-                place = line + tl.minimum(tl.maximum(x + column, 0), width - 1)
-                away = tl.load(values + place, mask=keep, other=0.0) - own
-                weight = tl.maximum(1 - (away / reach) * (away / reach), 0.0)
-                weight = weight * weight
-                weights += weight
-                total += weight * away
+            seen = row * row + column * column <= RADIUS * (RADIUS + 1)  # smooth.disc
+            place = line + tl.minimum(tl.maximum(x + column, 0), width - 1)
+            away = tl.load(values + place, mask=keep & seen, other=0.0) - own
+            weight = tl.maximum(1 - (away / reach) * (away / reach), 0.0)
+            weight = tl.where(seen, weight * weight, 0.0)
+            weights += weight
+            total += weight * away
     tl.store(output + image + pixel, own + total / weights, mask=keep)
 
 

@@ -21,7 +21,7 @@ from gbinet.fusion.mesh import Mesher, MeshKind, check_libraries
 from gbinet.fusion.sources import MAX_BYTES, RecentMaps
 from gbinet.georeference.place import Georeference, PlaceConfig
 from gbinet.inference.depth_run import DepthRun
-from gbinet.inference.device import pick_device
+from gbinet.inference.device import give_back_memory, pick_device
 from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.computing import compute_cloud, compute_depths, fusing_beside
@@ -194,6 +194,7 @@ def _run(
             cluster, found, network, out / "depth", settings.depth,
             overwrite=overwrite, progress=tell, keeper=recent,
         )  # fmt: skip
+        give_back_memory(torch.device("cpu"))  # left by reading and writing; the report needs much
         fusing = time.perf_counter()
         result = cloud()
     times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}

@@ -21,13 +21,14 @@ from gbinet.fusion.sources import DepthSource
 from gbinet.inference.depth_run import DepthRun
 from gbinet.inference.device import peak_memory_mib
 from gbinet.model.gbinet import GBiNet
+from gbinet.pointcloud import PointCloud
 from gbinet.provenance import maker
 from gbinet.scene import Scene
 from gbinet.scenes.sfm.pose import PosedPhotos
-from gbinet.viewer.report import Report, ViewCard, shown_every, view_card
+from gbinet.viewer.report import Report, SmallMaps, ViewCard, shown_every, view_card
 from gbinet.viewer.report_cloud import CloudSample
 
-_UNPAINTED = 8  # views whose pictures are being made
+_UNPAINTED = 4  # views whose pictures are being made
 
 
 class ShownViews:
@@ -40,16 +41,30 @@ class ShownViews:
         self.scene = scene
         self.depths = depths
         self.fusion = fusion
-        self.sample = CloudSample()
+        self._sample = CloudSample()
         self.mesher: Mesher | None = None
         self.shares: dict[str, dict[str, float]] = {}  # view name -> known, confident, kept
         self._cards: dict[int, Future[ViewCard]] = {}
         self._painters = ThreadPoolExecutor(min(_UNPAINTED, os.cpu_count() or 1), "pictures")
+        self._sampler = ThreadPoolExecutor(1, "share")
+        self._sampled: Future[None] | None = None
 
     def cards(self) -> list[ViewCard]:
         """The views that the report shows, in the scene's order; no view may follow."""
         self._painters.shutdown()
         return [self._cards[index].result() for index in sorted(self._cards)]
+
+    def cloud(self) -> PointCloud:
+        """A share of the points that the report shows; no view may follow."""
+        self._take_share(None)
+        self._sampler.shutdown()
+        return self._sample.cloud
+
+    def _take_share(self, cloud: PointCloud | None) -> None:
+        """Beside whoever writes the points; the next share waits for it, because they take memory."""
+        if self._sampled is not None:
+            self._sampled.result()
+        self._sampled = None if cloud is None else self._sampler.submit(self._sample.add, cloud)
 
     def doubts(self) -> list[str]:
         """What the numbers say against the result."""
@@ -68,12 +83,13 @@ class ShownViews:
         return self.mesher is not None or index % shown_every(len(self.scene.views)) == 0
 
     def add(self, fused: FusedView) -> None:
-        self.sample.add(fused.cloud)
+        self._take_share(fused.cloud)
         if self.mesher is not None:
             self.mesher.add(fused)
         view, depth_map, camera = self.scene.views[fused.index], fused.depth_map, fused.confirmed.camera
         pixels = fused.confirmed.depth.numel()
-        kept = int(fused.consistent.sum())
+        consistent = fused.consistent
+        kept = int(consistent.sum())
         self.shares[view.name] = {
             "known": fused.known / pixels,
             "confident": fused.confident / pixels,
@@ -87,10 +103,11 @@ class ShownViews:
             f"{len(fused.cloud):,} new points · compared with {fused.asked} photos"
         )
         if depth_map is not None and fused.index % shown_every(len(self.scene.views)) == 0:
-            work = self._painters.submit(view_card, view.name, photo, depth_map, fused.consistent, facts)
+            maps = SmallMaps.of(depth_map, consistent)
+            work = self._painters.submit(view_card, view.name, photo, maps, facts)
             self._cards[fused.index] = work
             for earlier in list(self._cards.values())[-1 - _UNPAINTED : -_UNPAINTED]:
-                earlier.result()  # maps that wait to be painted take memory
+                earlier.result()  # photos that wait to be painted take memory
 
     def _asked_for(self) -> str:
         """What makes a pixel confident."""
@@ -137,7 +154,7 @@ def report_of(
         subtitle=f"{len(scene.views)} views, read as {scene.kind}, from {scene.root}",
         numbers=numbers,
         warnings=warnings,
-        cloud=shown.sample.cloud,
+        cloud=shown.cloud(),
         scene=scene,
         views=shown.cards(),
         every=shown_every(len(scene.views)),

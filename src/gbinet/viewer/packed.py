@@ -186,10 +186,13 @@ def _sizes(curve: NDArray[np.uint64]) -> tuple[float, Bytes]:
     while shift < 12 and typical < CROWD:
         shift += 1
         boxes = boxes >> np.uint64(3)
-        starts = np.flatnonzero(np.diff(boxes, prepend=boxes[0] + np.uint64(1)))
-        boxes, firsts = boxes[starts], firsts[starts]
+        new = np.append(True, boxes[1:] != boxes[:-1])  # where a box begins
+        if new.all():
+            continue  # still as many points in each
+        boxes, firsts = boxes[new], firsts[new]
         crowd = np.diff(firsts, append=len(curve))
-        points = np.cumsum(np.bincount(crowd, crowd))  # that share a box with so many or fewer
+        shares = np.bincount(crowd)  # boxes with so many points
+        points = np.cumsum(shares * np.arange(len(shares)))  # that share a box with so many or fewer
         typical = int(np.searchsorted(points, len(curve) / 2))  # the median over points
     spacing = 2 * 2.0**shift / 65535 / np.sqrt(crowd)  # in units of the cube
     usual = 2 * 2.0**shift / 65535 / typical**0.5

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from gbinet.depthmap import DepthMap
 from gbinet.formats.atomic import write_text
+from gbinet.formats.image import shrunk
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer import page
@@ -83,25 +85,41 @@ def write_report(path: Path, report: Report) -> Path:
 def data_uri(pixels: Pixels, quality: int = 78) -> str:
     """[H, W, 3] -> a picture inside the page."""
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "WEBP", quality=quality)
+    Image.fromarray(pixels).save(buffer, "WEBP", quality=quality, method=2)  # as small, in half the time
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def view_card(name: str, photo: Pixels | None, depth_map: DepthMap, kept: Tensor, facts: str) -> ViewCard:
+@dataclass(frozen=True)
+class SmallMaps:
+    """What a view's pictures are made from, every n-th pixel of its maps, on the CPU."""
+
+    depth: NDArray[np.float32]
+    kept: NDArray[np.bool_]
+    confidence: NDArray[np.float32] | None
+
+    @staticmethod
+    def of(depth_map: DepthMap, kept: Tensor) -> SmallMaps:
+        """From maps that lie anywhere; they are not needed any longer."""
+        step = max(1, math.ceil(max(depth_map.depth.shape) / _PICTURE))
+
+        def small(values: Tensor) -> NDArray[Any]:
+            return values[::step, ::step].contiguous().cpu().numpy()
+
+        confidence = None if depth_map.confidence is None else small(depth_map.confidence)
+        return SmallMaps(small(depth_map.depth), small(kept), confidence)
+
+
+def view_card(name: str, photo: Pixels | None, maps: SmallMaps, facts: str) -> ViewCard:
     """Pictures of one view: photo, depth, confidence, and the depth that passed the filters."""
-    height, width = depth_map.depth.shape
-    step = max(1, math.ceil(max(height, width) / _PICTURE))
-    depth = depth_map.depth[::step, ::step].cpu().numpy()
-    keep = kept[::step, ::step].cpu().numpy()
+    depth, kept = maps.depth, maps.kept
     size = (depth.shape[1], depth.shape[0])
     grey = np.full((*depth.shape, 3), 58, np.uint8)
-    shown = grey if photo is None else np.asarray(Image.fromarray(photo).resize(size, Image.Resampling.BOX))
+    shown = grey if photo is None else shrunk(photo, size)
     confidence = grey
-    if depth_map.confidence is not None:
-        values = depth_map.confidence[::step, ::step].cpu().numpy()
-        confidence = colourise(values, np.ones_like(keep), "confidence", 0, 1)
+    if maps.confidence is not None:
+        confidence = colourise(maps.confidence, np.ones_like(kept), "confidence", 0, 1)
     coloured = colourise_depth(depth)
-    filtered = np.where(keep[..., None], coloured, np.uint8(58))
+    filtered = np.where(kept[..., None], coloured, np.uint8(58))
     pictures = tuple(data_uri(picture) for picture in (shown, coloured, confidence, filtered))
     return ViewCard(name, facts, pictures, shown_depths(depth))
 

@@ -89,11 +89,13 @@ def cloud_data(
     """
     centre, radius = centre_and_radius(cloud)
     reach = 3 * radius  # far outliers are left out: they would take the precision from the rest
-    local = cloud.xyz.to(torch.float64, copy=True).sub_(centre).div_(reach)
-    near = ((local >= -1) & (local <= 1)).all(-1)
     most_views = views_of(cloud)[1]
-    cloud, local = cloud[near], local[near]  # what they were made from is let go: it is large
-    packed = pack(cloud, local, max_bytes)
+    near = torch.ones(len(cloud), dtype=torch.bool)
+    for axis in range(3):  # one after the other: all of them would be much memory
+        near &= _local(cloud.xyz[:, axis], centre[axis], reach).abs() <= 1
+    if not near.all():
+        cloud = cloud[near.nonzero()[:, 0]]
+    packed = pack(cloud, _local(cloud.xyz, centre, reach), max_bytes)
     front, up = front_and_up(scene, centre)
     pose = orbit(torch.zeros(3, dtype=torch.float64), 1.0, front, up, 0, 0)
     right, down, forward = pose[:3, :3]
@@ -108,6 +110,11 @@ def cloud_data(
         "ramp": table("confidence", 9).tolist(),
         "cameras": _frusta(scene, centre, reach, 0.12 * radius, cards or {}),
     }
+
+
+def _local(positions: Tensor, centre: Tensor, reach: float) -> Tensor:
+    """In the cube's units, float64."""
+    return positions.to(torch.float64, copy=True).sub_(centre).div_(reach)
 
 
 def _frusta(

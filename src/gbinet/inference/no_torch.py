@@ -1,0 +1,66 @@
+"""Stands in for torch in a process that only compiles kernels.
+
+Files of kernels import torch for what launches them, and nothing is launched there. Importing it takes one to
+two seconds, in which the other processes would wait.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+
+def stand_in_for_torch() -> None:
+    """From now on, whoever imports torch gets names with nothing behind them."""
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Named(type):
+    """A class whose every attribute is `_Nothing`."""
+
+    def __getattr__(cls, name: str) -> Any:
+        return _no_attribute(name)
+
+
+class _Nothing(metaclass=_Named):
+    """A class to derive from, a decorator, a type, a number: whatever a file has at its top."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __call__(self, *args: Any, **_: Any) -> Any:
+        return args[0] if args else self
+
+    def __getattr__(self, name: str) -> Any:
+        return _no_attribute(name)
+
+    def __class_getitem__(cls, _: Any) -> Any:
+        return cls
+
+
+def _no_attribute(name: str) -> Any:
+    if name.startswith("__"):  # Python asks for these to learn what something can do
+        raise AttributeError(name)
+    return _Nothing
+
+
+class _Module(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        return _no_attribute(name)
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        ours = fullname.partition(".")[0] == "torch"
+        return ModuleSpec(fullname, self, is_package=True) if ours else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Module(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None: ...
