@@ -32,6 +32,7 @@ UPWARDS = {("pointcloud.py", "gbinet.formats.cloud_files")}
 USABLE_ELSEWHERE = {
     "fusion/comparing.py",
     "inference/compiling.py",
+    "render/chance.py",
     "render/rasterise.py",
     "render/shade.py",
     "training/optimise.py",
