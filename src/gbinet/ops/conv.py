@@ -159,7 +159,8 @@ def packed_weight(weight: Tensor, transposed: bool = False) -> Tensor:
 
 
 def _finished(result: Tensor, relu: bool, skip: Tensor | None) -> Tensor:
-    result = F.relu_(result) if relu else result
+    if relu:  # not over a view of what has its own gradient
+        result = F.relu(result) if result._is_view() else F.relu_(result)
     return result if skip is None else add_into(result, skip)
 
 
