@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from pathlib import Path
 
@@ -183,6 +184,22 @@ def test_full_disk_is_said_plainly(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", lambda *_: FullFile())
     with pytest.raises(GBiNetError, match=r"a\.ply: the disk is full"):
         write_ply(tmp_path / "a.ply", cloud_of(1, 0, frozenset()))
+
+
+def test_a_disk_that_is_full_while_points_come_is_said_too(tmp_path, monkeypatch):
+    """Bytes are flushed early; only the first flush fails, and it is not forgotten."""
+    calls = []
+
+    def fails_once(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == 1:
+            raise OSError(errno.ENOSPC, "as the system says it")
+
+    monkeypatch.setattr("gbinet.formats.atomic._FLUSHED", 1)
+    monkeypatch.setattr("gbinet.formats.atomic.os.fsync", fails_once)
+    with pytest.raises(GBiNetError, match="disk is full"), PlyWriter(tmp_path / "a.ply") as writer:
+        writer.append(cloud_of(10, 0, frozenset()))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_as_folder_is_said_plainly(tmp_path):

@@ -70,12 +70,14 @@ class PlyWriter:
     def append(self, cloud: PointCloud) -> None:
         if self._types is None:
             self._types = _column_types(cloud)
+            layout = [(name, f"<{self._types[field]}") for field in self._types for name in _COLUMNS[field]]
+            self._rows = np.empty(_CHUNK, layout)  # filled again and again
             self._file.write(_header(self._types, 0))
         missing = [field for field in self._types if getattr(cloud, field) is None]
         if missing:
             raise InputError(f"{self.path}: earlier points have {', '.join(missing)}, this cloud does not")
         for start in range(0, len(cloud), _CHUNK):
-            rows = _to_rows(cloud[start : start + _CHUNK], self._types)
+            rows = _filled(self._rows, cloud[start : start + _CHUNK], self._types)
             self._file.write(rows.data)
             self._early.wrote(rows.nbytes)
             self.count += len(rows)
@@ -109,9 +111,9 @@ def _header(types: dict[str, str], count: int) -> bytes:
     return ("\n".join(lines) + "\nend_header\n").encode("ascii")
 
 
-def _to_rows(cloud: PointCloud, types: dict[str, str]) -> Array:
-    layout = [(name, f"<{types[field]}") for field in types for name in _COLUMNS[field]]
-    rows = np.empty(len(cloud), dtype=layout)
+def _filled(room: Array, cloud: PointCloud, types: dict[str, str]) -> Array:
+    """The points as rows of the file, in the first rows of `room`."""
+    rows = room[: len(cloud)]
     for field in types:
         tensor: Tensor = getattr(cloud, field)
         values = tensor.detach().cpu().numpy().reshape(len(cloud), -1)  # [N, 1 or 3]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError
+from gbinet.ops.moved import Computed
 
-T = TypeVar("T")
 MAX_BYTES = 1 << 30  # 50 views of 1600x1152 px, with confidence and photo
 
 
@@ -37,8 +36,8 @@ class RecentMaps:
         self.files = files
         self.max_bytes = max_bytes
         self.held_bytes = 0
-        self._maps: dict[int, tuple[DepthMap, _Computed]] = {}
-        self._photos: dict[int, tuple[Tensor, _Computed]] = {}
+        self._maps: dict[int, tuple[DepthMap, Computed]] = {}
+        self._photos: dict[int, tuple[Tensor, Computed]] = {}
         self._news = threading.Condition()
         self._settled: set[int] | None = None  # None: all are
         self._given_up = False
@@ -48,14 +47,14 @@ class RecentMaps:
         parts = [t for t in (depth_map.depth, depth_map.confidence) if t is not None]
         with self._news:
             if index not in self._maps and self._room_for(*parts):
-                self._maps[index] = depth_map, _Computed(depth_map.depth)
+                self._maps[index] = depth_map, Computed(depth_map.depth)
                 self._settle(index)
 
     def keep_photo(self, index: int, photo: Tensor) -> None:
         """The photo at the size of the view's depth map, [H, W, 3] uint8."""
         with self._news:
             if index not in self._photos and self._room_for(photo):
-                self._photos[index] = photo, _Computed(photo)
+                self._photos[index] = photo, Computed(photo)
 
     def forget(self, index: int) -> None:
         """Make room: nobody will ask for this view again."""
@@ -123,17 +122,3 @@ class GivenUpError(GBiNetError):
 
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-class _Computed:
-    """The moment when a tensor is computed that a thread has just asked the GPU for."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
-        self._event = None if stream is None else stream.record_event()
-
-    def wait_for(self, value: T) -> T:
-        """The value, from that moment on: the work of other threads does not wait for that of this one."""
-        if self._event is not None:
-            self._event.synchronize()
-        return value

@@ -35,7 +35,7 @@ from gbinet.inference.graphs import Replaying, made_ready
 from gbinet.inference.network_clock import NetworkClock
 from gbinet.inference.prepare import is_packed
 from gbinet.model.gbinet import GBiNet
-from gbinet.ops.moved import moved
+from gbinet.ops.moved import Computed, moved, stream_beside
 from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
 from gbinet.scenes.depth_folder import DepthFolder
@@ -173,6 +173,7 @@ class DepthWorker:
         # Beside a network on the CPU one reader keeps up, and only one large photo is unpacked at a time.
         self.reader = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "read")
         self.writer = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "write")
+        self.leaving = stream_beside(self.device)
 
     # ---- the loop ----
 
@@ -217,7 +218,7 @@ class DepthWorker:
             self.keeper.settled(index)
             return None
         self.keeper.keep_map(index, depth_map)
-        return self.writer.submit(self._write, index, depth_map)
+        return self.writer.submit(self._write, index, depth_map, Computed(depth_map.depth))
 
     def close(self) -> None:
         """Maps that are ready are still written, reading is given up."""
@@ -310,10 +311,12 @@ class DepthWorker:
             depth, confidence = depth.cpu(), confidence.cpu()
         return DepthMap(depth, cameras[0], confidence)  # from CUDA it comes when it is written
 
-    def _write(self, index: int, depth_map: DepthMap) -> Path:
+    def _write(self, index: int, depth_map: DepthMap, computed: Computed) -> Path:
         path = self.folder.path(index)
         view = self.scene.views[index]
-        write_depth_map(path, depth_map, (view.original_path or view.image_path).name)
+        with torch.cuda.stream(self.leaving):
+            found = computed.wait_for(depth_map)
+            write_depth_map(path, found, (view.original_path or view.image_path).name)
         self.result.computed.append(self.scene.views[index].name)
         self.keeper.settled(index)
         return path

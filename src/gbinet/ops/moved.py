@@ -1,9 +1,13 @@
-"""Tensors on their way to a device, while nobody waits for it."""
+"""Tensors on their way to a device, while nobody waits for it, and the moment when it is done with one."""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
@@ -17,3 +21,22 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
     if tensor.is_cuda:
         tensor.record_stream(torch.cuda.current_stream(tensor.device))
     return tensor.to(device)
+
+
+def stream_beside(device: torch.device) -> torch.cuda.Stream | None:
+    """For what should not wait for the work that comes after it; None where there are no streams."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+class Computed:
+    """The moment when a tensor is computed that a thread has just asked the GPU for."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
+        self._event = None if stream is None else stream.record_event()
+
+    def wait_for(self, value: T) -> T:
+        """The value, from that moment on: the work of other threads does not wait for that of this one."""
+        if self._event is not None:
+            self._event.synchronize()
+        return value

@@ -28,7 +28,8 @@ from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import Report, SmallMaps, ViewCard, shown_every, view_card
 from gbinet.viewer.report_cloud import CloudSample
 
-_UNPAINTED = 4  # views whose pictures are being made
+_PAINTERS = 4  # threads
+_UNPAINTED = 8  # views whose pictures are being made
 
 
 class ShownViews:
@@ -45,7 +46,7 @@ class ShownViews:
         self.mesher: Mesher | None = None
         self.shares: dict[str, dict[str, float]] = {}  # view name -> known, confident, kept
         self._cards: dict[int, Future[ViewCard]] = {}
-        self._painters = ThreadPoolExecutor(min(_UNPAINTED, os.cpu_count() or 1), "pictures")
+        self._painters = ThreadPoolExecutor(min(_PAINTERS, os.cpu_count() or 1), "pictures")
         self._sampler = ThreadPoolExecutor(1, "share")
         self._sampled: Future[None] | None = None
 
