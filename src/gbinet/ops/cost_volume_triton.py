@@ -5,7 +5,6 @@ Nothing but the fused volume is written. Inference only: batch norms are folded.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import torch
@@ -112,7 +111,6 @@ def _kernel(
     APART: tl.constexpr,
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
-    LOOP: tl.constexpr,
 ):
     ROWS: tl.constexpr = DP * BLOCK  # a row is one hypothesis of one pixel; pixels vary fastest
     batch = tl.program_id(1).to(tl.int64)
@@ -140,28 +138,18 @@ def _kernel(
     ).to(tl.float32)
     total = tl.zeros((ROWS, 16), dtype=tl.float32)
     trust_total = tl.zeros((BLOCK,), dtype=tl.float32)
-    if LOOP:
-        for i in tl.range(S, num_stages=1):
-            base, map_height, map_width = _source(
-                sources, source_strides, source_heights, source_widths, i, batch, S
-            )
-            transform = transforms + (batch * S + i) * 12
-            top, left, fy, fx = project(transform, x, y, depth, map_height, map_width, scale)
-            warped = sample(base, top, left, fy, fx, channel, keep, map_height, map_width, C)
-            volume = _correlated(own, warped, group_mean, ROWS, KP, PRECISION)
-            trust = _trust(volume, layers, d < D, DP, BLOCK, PRECISION)
-            total += volume * _spread(trust, DP, BLOCK)
-            trust_total += trust
-    else:
-        for i in tl.static_range(S):
-            transform = transforms + (batch * S + i) * 12
-            base = sources[i] + batch * source_strides[i]
-            top, left, fy, fx = project(transform, x, y, depth, source_heights[i], source_widths[i], scale)
-            warped = sample(base, top, left, fy, fx, channel, keep, source_heights[i], source_widths[i], C)
-            volume = _correlated(own, warped, group_mean, ROWS, KP, PRECISION)
-            trust = _trust(volume, layers, d < D, DP, BLOCK, PRECISION)
-            total += volume * _spread(trust, DP, BLOCK)
-            trust_total += trust
+    # A loop that stays one: unrolled, it takes ten seconds to compile. One stage: nothing is read ahead.
+    for i in tl.range(S, num_stages=1):
+        base, map_height, map_width = _source(
+            sources, source_strides, source_heights, source_widths, i, batch, S
+        )
+        transform = transforms + (batch * S + i) * 12
+        top, left, fy, fx = project(transform, x, y, depth, map_height, map_width, scale)
+        warped = sample(base, top, left, fy, fx, channel, keep, map_height, map_width, C)
+        volume = _correlated(own, warped, group_mean, ROWS, KP, PRECISION)
+        trust = _trust(volume, layers, d < D, DP, BLOCK, PRECISION)
+        total += volume * _spread(trust, DP, BLOCK)
+        trust_total += trust
     result = total / tl.maximum(_spread(trust_total, DP, BLOCK), 1e-30)
     voxel = batch * strides[0] + d.to(tl.int64) * strides[1] + pixel.to(tl.int64) * strides[2]
     unit = tl.arange(0, 16)
@@ -195,21 +183,13 @@ def cost_volume(
         bins.depth_range.contiguous(), *view_weight, volume, strides, height, width, bins.cells, scale,
         S=len(maps), C=channels, CP=max(8, triton.next_power_of_2(channels)), G=groups, D=bins.count,
         DP=padded, FACTOR=bins.factor, SHIFT=bins.shift, INVERSE=bins.inverse, APART=bins.apart, BLOCK=block,
-        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32", LOOP=_LOOP, num_warps=warps,
+        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32", num_warps=warps,
     )  # fmt: skip
     return volume
 
 
-# For one measurement: unrolled sources, and other settings for 8 channels and 6 bins ("256,4": rows, warps).
-_LOOP = os.environ.get("GBINET_COST_VOLUME", "loop") != "unrolled"
-_OTHER = os.environ.get("GBINET_COST_VOLUME_LAUNCH")
-
-
 def _launch(padded: int, channels: int) -> tuple[int, int]:
     """Rows and warps of a program, as measured."""
-    if _OTHER and channels <= 8 and padded >= 8:
-        rows, warps = map(int, _OTHER.split(","))
-        return rows, warps
     if channels <= 8:
         return (512, 4) if padded >= 8 else (128, 2)
     return (32, 2) if channels <= 32 else (64, 4)
