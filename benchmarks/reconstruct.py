@@ -64,11 +64,6 @@ def measured(options: argparse.Namespace) -> dict[str, object]:
         from gbinet.cli.allocator import keep_freed_memory
 
         keep_freed_memory()
-    with suppress(ImportError):  # the same
-        from gbinet.cli.allocator import hand_back_large_blocks
-
-        if options.device.startswith("cuda"):
-            hand_back_large_blocks()
     logging.basicConfig(level=logging.INFO)  # why kernels could not be compiled beforehand, say
     base = preset("balanced")
     longer = max(int(side) for side in options.size.split("x"))

@@ -1,4 +1,4 @@
-"""Memory that is freed: kept for the next tensor, or handed back to the system."""
+"""Memory that is freed is kept for the next tensor, not handed back to the system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import suppress
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of malloc.h
 _LARGE = 1 << 30
-_PHOTO = 1 << 20  # what photos and maps have more than
 
 
 def keep_freed_memory() -> None:
@@ -29,16 +28,3 @@ def keep_freed_memory() -> None:
         libc.mallopt(_TRIM_THRESHOLD, _LARGE)
         libc.mallopt(_ARENA_MAX, 2)
 
-
-def hand_back_large_blocks() -> None:
-    """The contrary, for blocks of the size of photos and maps, where a GPU computes.
-
-    Threads read, write and paint them, few at a time. What each of them had once would add up: 250 MiB at
-    1600x1152, and 180 so. There are too few of them for their pages to cost time.
-    """
-    if sys.platform != "linux":
-        return
-    with suppress(OSError, AttributeError):  # not glibc
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_MMAP_THRESHOLD, _PHOTO)
-        libc.mallopt(_TRIM_THRESHOLD, 8 * _PHOTO)

@@ -85,8 +85,6 @@ def run(
             into out/export; or the cloud as out/cloud.las, .laz or .xyz. Several are fine.
         overwrite: Replace depth maps in the output folder that were made with other settings.
     """
-    from gbinet.cli.allocator import hand_back_large_blocks
-    from gbinet.inference.device import pick_device
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline import reconstruct as pipeline
 
@@ -108,11 +106,11 @@ def run(
         mesh_voxel=mesh.mesh_voxel,
         mesh_faces=mesh.mesh_faces,
     )
-    model, cluster = GBiNet.from_pretrained(network.weights), workers.config()
-    if cluster is None and pick_device(config.depth.device).type != "cpu":
-        hand_back_large_blocks()
+    model = GBiNet.from_pretrained(network.weights)
     with StepBars() as bars:
-        result = pipeline.run(photos, model, out, config, overwrite=overwrite, cluster=cluster, progress=bars)
+        result = pipeline.run(
+            photos, model, out, config, overwrite=overwrite, cluster=workers.config(), progress=bars
+        )
     _report(result)
 
 

@@ -191,5 +191,5 @@ def cost_volume(
 def _launch(padded: int, channels: int) -> tuple[int, int]:
     """Rows and warps of a program, as measured."""
     if channels <= 8:
-        return (512, 4) if padded >= 8 else (128, 2)
+        return (256, 4) if padded >= 8 else (128, 2)
     return (32, 2) if channels <= 32 else (64, 4)
