@@ -27,4 +27,3 @@ def keep_freed_memory() -> None:
             libc.mallopt(_MMAP_THRESHOLD, 32 << 20)  # the most that older versions take
         libc.mallopt(_TRIM_THRESHOLD, _LARGE)
         libc.mallopt(_ARENA_MAX, 2)
-
