@@ -2,6 +2,7 @@
 what rendering the samples on the fly costs.
 
     python benchmarks/training.py --out training.json             # 512x640, 5 views, 8 stages, batch 4
+    python benchmarks/training.py --model bundled --batch-size 8 --modes shared-encoder
     python benchmarks/training.py --size 64x64 --views 3 --stages 3 --batch-size 2 --repeat 1   # on a CPU
 
 Time is that of whole steps (update, clipping, guard, Adam, averaged weights), launched as one CUDA graph
@@ -26,7 +27,7 @@ from typing import get_args
 import torch
 from _common import peak_memory_mib, report
 
-from gbinet.model.config import GBiNetConfig
+from gbinet.model.config import PRESETS, GBiNetConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.render.source import RenderConfig, RenderedSource
 from gbinet.scenes.batch import Batch
@@ -146,8 +147,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--size", default="640x512", help="WIDTHxHEIGHT")
     parser.add_argument("--views", type=int, default=5)
-    parser.add_argument("--stages", type=int, default=8)
-    parser.add_argument("--first-bins", type=int, default=0)
+    parser.add_argument("--model", choices=("gbinet", "bundled"), default="gbinet", help="whose network")
+    parser.add_argument("--stages", type=int, default=8, help="of the published network")
+    parser.add_argument("--first-bins", type=int, default=0, help="of the published network")
     parser.add_argument("--batch-size", type=int, default=4)
     modes = [mode for mode in get_args(UpdateMode) if mode != "refiner"]  # which trains something else
     parser.add_argument("--modes", nargs="+", choices=modes, default=modes)
@@ -182,6 +184,10 @@ def main() -> None:
         readout_weight=0.1,
         total_steps=1,
     )
+    if given.model == "bundled":
+        config = replace(
+            config, network=PRESETS["bundled"], recover=True, choice_weight=1.0, readout_weight=0.0
+        )
     on_gpu = device.type == "cuda"
     usual = "fast" if on_gpu else "plain"
     variants = [Variant(mode, usual, on_gpu) for mode in given.modes]
