@@ -160,15 +160,8 @@ def _run(
     judge: Callable[[Path], Sequence[tuple[str, str]]] | None,
 ) -> Reconstruction:
     began = time.perf_counter()
-    settings = preset(config) if isinstance(config, str) else config
-    if settings.mesh is not None:
-        check_libraries(settings.mesh)  # missing, they are named now, not after hours
-    check_exports(settings.export)
-    if cluster is not None:
-        cluster.has_gpus(settings.depth.device)  # says now what is wrong with --device, not after hours
     network = model or GBiNet.from_pretrained()
-    least = settings.fusion.confidence_for(maker(network).to_dict())
-    settings = replace(settings, fusion=replace(settings.fusion, min_confidence=least))
+    settings = _settled(preset(config) if isinstance(config, str) else config, network, cluster)
     with preparing_beside(scene, network, settings) if cluster is None else nullcontext():
         ready = prepare(scene, out, settings, progress)
     found, posed, located, notes = ready.scene, ready.posed, ready.place, ready.notes
@@ -225,6 +218,17 @@ def _run(
         posed,
         located,
     )
+
+
+def _settled(config: ReconstructConfig, network: GBiNet, cluster: Cluster | None) -> ReconstructConfig:
+    """The settings with what the weights ask for. What cannot work is said now, not after hours."""
+    if config.mesh is not None:
+        check_libraries(config.mesh)
+    check_exports(config.export)
+    if cluster is not None:
+        cluster.has_gpus(config.depth.device)
+    least = config.fusion.confidence_for(maker(network).to_dict())
+    return replace(config, fusion=replace(config.fusion, min_confidence=least))
 
 
 def _mesher(shown: ShownViews, config: ReconstructConfig, located: Georeference | None) -> Mesher | None:
