@@ -56,6 +56,21 @@ def test_the_second_learns_who_the_first_is(tmp_path: Path, kind: str) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_who_waits_can_be_told_to_stop(tmp_path: Path, kind: str) -> None:
+    tries = 0
+
+    def meanwhile() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 3:
+            raise InterruptedError("given up")
+
+    with locked(tmp_path), pytest.raises(InterruptedError), locked(tmp_path, meanwhile):
+        pass
+    with locked(tmp_path, meanwhile):
+        assert tries == 3
+
+
 def test_within_one_process_too(tmp_path: Path, kind: str) -> None:
     with (
         locked(tmp_path),

@@ -79,3 +79,11 @@ def test_texture_everywhere_is_no_sky(seed: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     photo = torch.randint(0, 256, (HEIGHT, WIDTH, 3), generator=rng, dtype=torch.uint8)
     assert not sky(photo, torch.zeros(HEIGHT, WIDTH), 0.6).any()
+
+
+def test_sky_does_not_walk_down_a_gradient() -> None:
+    """A shaded wall below a blank ceiling: only what has the ceiling's colour goes."""
+    rows = torch.arange(200).clamp_min(40)
+    photo = (220 - 2 * (rows - 40)).clamp_min(20)[:, None, None].repeat(1, 400, 3).to(torch.uint8)
+    confidence = torch.where(rows > 40, 0.9, 0.1)[:, None].repeat(1, 400)
+    assert not sky(photo, confidence, 0.6)[40 + 16 :].any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import torch
@@ -66,3 +67,18 @@ def test_kept_maps_and_photos_make_the_same_cloud_without_reading(
     fuse(scene, recent, tmp_path / "kept.ply")
     assert files.loads == read + len(scene.views)  # those above alone
     assert (tmp_path / "kept.ply").read_bytes() == (tmp_path / "files.ply").read_bytes()
+
+
+def test_what_was_kept_and_dropped_is_awaited_until_it_is_in_its_file() -> None:
+    recent = RecentMaps(Files(), 1 << 30)
+    recent.await_maps()
+    recent.keep_map(0, flat(1.0))
+    kept = recent.load(0)
+    assert kept is not None and float(kept.depth[0, 0]) == 1.0
+    recent.clear()  # memory ran out while the file was being written
+    with ThreadPoolExecutor(1) as other:
+        loading = other.submit(recent.load, 0)
+        assert not wait([loading], timeout=0.1).done
+        recent.settled(0)
+        loaded = loading.result(timeout=60)
+    assert loaded is not None and float(loaded.depth[0, 0]) == 100.0

@@ -78,6 +78,24 @@ def test_of_long_strips(monkeypatch: pytest.MonkeyPatch, kernel_device: torch.de
     torch.testing.assert_close(sums.cpu(), coarse.float().sum((0, 2, 3, 4)), rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv3d(8, 8, 3, padding=2, dilation=2),
+        nn.Conv3d(8, 8, 3, padding=(0, 1, 1)),
+        nn.Conv3d(8, 8, 3, (1, 2, 2), padding=(1, 2, 2), dilation=(1, 2, 2), bias=False),
+        nn.Conv2d(8, 8, 3, padding=(0, 1)),
+        nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"),
+        nn.Conv2d(8, 8, 5, padding=2),
+        nn.ConvTranspose3d(8, 8, 3, padding=1, bias=False),
+    ],
+)
+def test_other_layers_stay_with_torch(layer: Layer, kernel_device: torch.device) -> None:
+    x = torch.zeros(1, 8, *(4,) * (layer.weight.dim() - 2)).half().to(kernel_device)
+    assert not conv_training.suits(x, layer.to(kernel_device))
+
+
 def test_autocast_chooses_the_type(fast: None, kernel_device: torch.device) -> None:
     layer = nn.Conv2d(4, 4, 3, padding=1).to(kernel_device)
     x = torch.randn(1, 4, 5, 5, device=kernel_device)

@@ -15,6 +15,7 @@ import gbinet.pipeline.reconstruct as pipeline
 from gbinet.cli.main import main
 from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.formats.depth_files import write_depth
+from gbinet.formats.ply import PlyWriter
 from gbinet.georeference.place import Georeference
 from gbinet.inference.predictor import DepthConfig
 from gbinet.pipeline.placing import with_place
@@ -233,3 +234,25 @@ def test_who_fails_beside_the_other_is_heard(
     monkeypatch.setattr("gbinet.formats.ply.PlyWriter.append", full)
     with pytest.raises(GBiNetError, match="the disk is full"):
         run(scene, model, tmp_path / "out", CONFIG)  # type: ignore[arg-type]
+
+
+def test_fusion_that_ran_out_of_memory_beside_depth_starts_again(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = ball_scene(views=7)
+    model = Oracle(scene)
+    after = run(scene, model, tmp_path / "after", CONFIG)  # type: ignore[arg-type]
+    _beside(monkeypatch)
+    usual, calls = PlyWriter.append, 0
+
+    def sometimes(self: PlyWriter, cloud: PointCloud) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        usual(self, cloud)
+
+    monkeypatch.setattr(PlyWriter, "append", sometimes)
+    beside = run(scene, model, tmp_path / "beside", CONFIG)  # type: ignore[arg-type]
+    assert calls > 2 and beside.cloud.read_bytes() == after.cloud.read_bytes()
+    assert len(beside.depth.computed) == 7

@@ -13,7 +13,8 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -29,12 +30,16 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 FILE = ".gbinet.lock"
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
+_PAUSE = 0.1  # seconds between two tries
 _NO_LOCKS_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 @contextmanager
-def locked(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Nobody else writes to `folder` inside this block: a GBiNetError says who does, or one waits for them.
+def locked(folder: Path, while_waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Nobody else writes to `folder` inside this block: a GBiNetError says who does.
+
+    Or one waits for them, where something is given that is called meanwhile; it may raise.
 
     The folder is created; one that was not there before and is still empty at the end is removed again.
     """
@@ -42,7 +47,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     try:
         created = [p for p in (folder, *folder.parents) if not p.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        handle = _acquire(path, wait)
+        handle = _acquire(path, while_waiting)
     except OSError as error:
         raise write_error(folder, error) or error from error
     try:
@@ -58,34 +63,43 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
                 parent.rmdir()
 
 
-def _acquire(path: Path, wait: bool) -> int:
+def _acquire(path: Path, while_waiting: Callable[[], None] | None) -> int:
     """An open, locked file that bears the name `path`."""
     while True:
         if path.is_symlink() or (path.exists() and not path.is_file()):
             raise GBiNetError(f"{path}: is a link, a folder or a pipe, not the lock of a run; move it away")
         handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         try:
-            _lock(path, handle, wait)
-            if _same(path, handle):
+            locked_now = _lock(path, handle, while_waiting is not None)
+            if locked_now and _same(path, handle):
                 _write_holder(handle)
                 return handle
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # the last holder removed it in the meantime
+        os.close(handle)  # the last holder removed it in the meantime, or has it still
+        if while_waiting is not None:
+            while_waiting()
+            time.sleep(_PAUSE)
 
 
-def _lock(path: Path, handle: int, wait: bool) -> None:
+def _lock(path: Path, handle: int, may_wait: bool) -> bool:
+    """Whether the lock is held now; where one does not want to wait, an error says who has it."""
     holder = read_record(path)
     if fcntl is not None:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            return
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
         except OSError as error:
             if error.errno not in _NO_LOCKS_HERE:
+                if may_wait and error.errno in _HELD:
+                    return False
                 raise _in_use(path, holder) from error
     if holder and _alive(holder):
+        if may_wait:
+            return False
         raise _in_use(path, holder)
+    return True
 
 
 def _same(path: Path, handle: int) -> bool:

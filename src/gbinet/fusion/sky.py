@@ -9,6 +9,7 @@ its rim at most. What the network is sure of is never sky.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -33,6 +34,8 @@ def sky(photo: Tensor, confidence: Tensor, confident: float) -> Tensor:
     smooth = F.avg_pool2d(open_air, _SMOOTH, 1, _SMOOTH // 2, count_include_pad=False) > 0.5
     region = smooth[0, 0].int().cumprod(0).bool()  # downwards from the upper edge, column by column
     region &= (region.float().mean() >= _LEAST) & unsure
+    if region.device.type == "cpu" and not region.any():  # a GPU would have to wait
+        return region
     colours = photo.permute(2, 0, 1)[None].float()  # [1, 3, H, W]
     region = region | (_of_blocks(region, colours, unsure) & unsure)
     return _spread(region, colours, unsure, _GROW)
@@ -56,11 +59,14 @@ def _of_blocks(region: Tensor, colours: Tensor, unsure: Tensor) -> Tensor:
 
 def _spread(region: Tensor, colours: Tensor, allowed: Tensor, steps: int) -> Tensor:
     """The region [H, W] with what lies beside it, is allowed [H, W] and has its colour [1, 3, H, W]; again
-    and again."""
+    and again. What is added has the colour of the region, not its own: else it would walk down a gradient."""
+    carried = colours
     for _ in range(steps):
         there = region.float()[None, None]
         near = F.avg_pool2d(there, 3, 1, 1)
-        beside = F.avg_pool2d(colours * there, 3, 1, 1) / near.clamp_min(1e-6)
+        beside = F.avg_pool2d(carried * there, 3, 1, 1) / near.clamp_min(1e-6)
         alike = ((colours - beside).abs().amax(1) <= _ALIKE)[0]
-        region = region | ((near[0, 0] > 0) & alike & allowed)
+        new = (near[0, 0] > 0) & alike & allowed & ~region
+        carried = torch.where(new, beside, carried)
+        region = region | new
     return region

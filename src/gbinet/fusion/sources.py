@@ -29,7 +29,7 @@ class RecentMaps:
 
     The first ones are kept, because fusion visits the views in nearly the order in which they were made. Who
     fuses while others are still computed says so with `await_maps`: then `load` waits for the view it is
-    asked for, until that is settled or `settle` says that no more will come.
+    asked for, until that is kept or settled, or `settle` says that no more will come.
     """
 
     def __init__(self, files: DepthSource, max_bytes: int = MAX_BYTES) -> None:
@@ -48,7 +48,7 @@ class RecentMaps:
         with self._news:
             if index not in self._maps and self._room_for(*parts):
                 self._maps[index] = depth_map, Computed(depth_map.depth)
-                self._settle(index)
+                self._news.notify_all()  # settled it is when it is in its file: `clear` may come before
 
     def keep_photo(self, index: int, photo: Tensor) -> None:
         """The photo at the size of the view's depth map, [H, W, 3] uint8."""
@@ -75,7 +75,9 @@ class RecentMaps:
 
     def load(self, index: int) -> DepthMap | None:
         with self._news:
-            while not (self._given_up or self._settled is None or index in self._settled):
+            while not (
+                self._given_up or self._settled is None or index in self._settled or index in self._maps
+            ):
                 self._news.wait()
             if self._given_up:
                 raise GivenUpError("no more depth maps will come")

@@ -1,7 +1,7 @@
 """A process beside this one that compiles kernels, many at a time: Triton's compiler holds Python's lock.
 
 It needs no GPU. Requests name the GPU that they are for, and what is compiled goes into Triton's cache, where
-whoever launches the kernel finds it, and with it what Triton launches it by. The process imports the kernels
+whoever launches the kernel finds it, and with it its launcher. The process imports the kernels
 once and forks a child for each request. Requests come as lines of JSON; each is answered by its number when
 it is done. Where the input ends, all end.
 """

@@ -91,7 +91,7 @@ def compile_kernels(
             threading.Thread(target=load_kernels, args=(mark, device), name="kernels", daemon=True).start()
             return
         check_cache(mark.parent)
-        with locked(mark.parent, wait=True):  # several that start together compile once
+        with locked(mark.parent, lambda: tell(0, 1) if tell else None):  # who start together compile once
             if mark.exists():
                 return
             with torch.cuda.device(device), compiling_only(mark.parent, tell) as compilers:

@@ -27,13 +27,26 @@ def suits(x: Tensor, layer: nn.Conv2d | nn.Conv3d | nn.ConvTranspose3d) -> bool:
     few = max(layer.in_channels, layer.out_channels) <= _FEW and layer.groups == 1
     half = _kind(x).itemsize == 2 and x[0].numel() * 4 * _FEW < 2**31  # indices are 32 bits wide
     even = x.shape[-1] % 2 == x.shape[-2] % 2 == 0
-    strides = {(1, 1): True, (1, 1, 1): True, (1, 2, 2): even and layer.bias is None}
-    taps = set(layer.kernel_size) == {3} and layer.padding[-1] == layer.dilation[-1]
-    return few and half and taps and strides.get(tuple(layer.stride), False)
+    return few and half and _has_kernels(layer, even)
+
+
+def _has_kernels(layer: nn.Conv2d | nn.Conv3d | nn.ConvTranspose3d, even: bool) -> bool:
+    """Whether the layer, for maps of even or odd sizes, is one of those that the kernels compute."""
+    steps, apart = tuple(layer.stride), layer.dilation[-1]
+    around = (1,) * (layer.weight.dim() - 4) + (apart, apart)  # depth only ever has its next planes
+    if layer.padding_mode != "zeros" or set(layer.kernel_size) != {3}:
+        return False
+    if tuple(layer.padding) != around or tuple(layer.dilation) != around:
+        return False
+    if isinstance(layer, nn.ConvTranspose3d):
+        return steps == (1, 2, 2) and apart == 1 and layer.output_padding == (0, 1, 1) and layer.bias is None
+    if set(steps) == {1}:
+        return True
+    return steps == (1, 2, 2) and apart == 1 and even and layer.bias is None
 
 
 def _kind(x: Tensor) -> torch.dtype:
-    """What is computed in."""
+    """The type that a convolution computes in."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -165,7 +178,7 @@ def _order_of_doubling(shape: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def _places(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Of the numbers of a tensor of this shape, counted from 1."""
+    """1, 2, 3, ... in this shape."""
     return torch.arange(1, 1 + torch.Size(shape).numel(), device=device).reshape(shape)
 
 

@@ -77,13 +77,6 @@ def _kernel(
     tl.store(place + 2 * KP * OP, below)
 
 
-def suits(fine: Tensor, coarse: Tensor) -> bool:
-    """Whether this kernel should serve the two volumes."""
-    inputs, outputs = fine.shape[1], coarse.shape[1]
-    elements = max(volume[0, 0].numel() * volume.shape[1] for volume in (fine, coarse))  # 32 bits
-    return inputs <= 24 and outputs <= 32 and fine.element_size() == 2 and elements < 2**31
-
-
 def weight_gradient(
     fine: Tensor,  # [B, I, D, STRIDE * H, STRIDE * W]
     coarse: Tensor,  # [B, O, D, H, W]

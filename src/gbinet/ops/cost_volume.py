@@ -49,6 +49,8 @@ class _WithReference(torch.autograd.Function):
             return of_maps
         if of_maps is None:
             of_maps = of_reference.new_zeros(ctx.shape)
+        if 0 in of_maps.stride():  # expanded: several places are one number
+            of_maps = of_maps.clone()
         of_maps[:, 0] += of_reference  # made by the cost volumes for this alone
         return of_maps
 

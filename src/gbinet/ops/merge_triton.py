@@ -144,6 +144,10 @@ class AddEnlarged(torch.autograd.Function):
         rows, low = rows_of_channels(own).contiguous(), rows_of_channels(coarser).contiguous()
         output = torch.empty_like(rows)
         batch, height, width, channels = rows.shape
+        if low.shape != (batch, height / 2, width / 2, channels):
+            raise ValueError(
+                f"maps [B, H, W, C] {tuple(low.shape)} are not half as large as {tuple(rows.shape)}"
+            )
         sizes = _sizes(channels)
         grid = (triton.cdiv(height * width, sizes["BLOCK"]), batch)
         _add_kernel[grid](rows, low, output, height, width, **sizes)

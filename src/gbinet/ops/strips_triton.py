@@ -3,8 +3,8 @@
 A row of pixels gives to three rows of the result: the one below, its own and the one above. A program keeps
 the sums of these three, so that it reads a third of what a kernel reads that looks at all rows around each
 pixel, and has a third of the addresses to compute. One product of matrices takes several taps or planes of a
-pixel at once: the three taps along a row, or all planes of a volume. Inference in half precision only. The
-kernel of ops/conv.py for few channels.
+pixel at once: the three taps along a row, or all planes of a volume. Half precision only. The kernel of
+ops/conv.py and ops/conv_training.py for few channels.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from gbinet.formats.cloud_tiles import TileWriter
 from gbinet.fusion.fuse import FusedView, FusionConfig, FusionResult, fuse
 from gbinet.fusion.sources import DepthSource, RecentMaps
 from gbinet.inference.depth_run import DepthRun, Keeper
-from gbinet.inference.device import pick_device
+from gbinet.inference.device import give_back_memory, is_out_of_memory, pick_device
 from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.gbinet import GBiNet
 from gbinet.progress import Progress
@@ -52,7 +52,8 @@ def fusing_beside(
 
     Where nothing is kept there (no GPU, or a limit on its memory), fusion begins when all are computed.
     Yields what waits for the cloud, to be called inside the block, and what the block should call with its
-    progress: it ends the block where fusion has failed. If the block fails, no cloud is made.
+    progress: it ends the block where fusion has failed. If the block fails, no cloud is made. Where fusion
+    ran out of memory beside the network, it starts again when the network is done.
     """
     if recent.max_bytes == 0:
         yield fuse_all, progress
@@ -63,11 +64,16 @@ def fusing_beside(
         if progress:
             progress(done, total, what)
         if done < total and fusing.done():  # nobody can have fused all of them by now
-            fusing.result()
+            _raise_other_than_memory(fusing)
 
     def wait() -> FusionResult:
         recent.settle()
-        return fusing.result()
+        _raise_other_than_memory(fusing)
+        if fusing.exception() is None:
+            return fusing.result()
+        recent.clear()
+        give_back_memory(torch.device("cuda"))
+        return fuse_all()
 
     with _quick_turns(), ThreadPoolExecutor(1, "fusion") as thread:
         fusing = thread.submit(fuse_all)
@@ -76,6 +82,12 @@ def fusing_beside(
         except BaseException:
             recent.settle(given_up=True)
             raise
+
+
+def _raise_other_than_memory(work: Future[FusionResult]) -> None:
+    error = work.exception()
+    if error is not None and not is_out_of_memory(error):
+        raise error
 
 
 @contextmanager

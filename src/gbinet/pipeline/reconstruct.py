@@ -32,7 +32,7 @@ from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.placing import prepare, with_place
 from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
 from gbinet.pointcloud import PointCloud
-from gbinet.progress import StepProgress
+from gbinet.progress import Progress, StepProgress
 from gbinet.provenance import maker
 from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder
@@ -172,11 +172,11 @@ def _run(
     files = DepthFolder(found, out / "depth")
     recent = RecentMaps(files, 0 if cluster else _room(settings.depth))
     shown = ShownViews(found, recent, settings.fusion)
-    shown.mesher = _mesher(shown, settings, located)
-    if shown.mesher is not None:
-        shown.mesher.progress = step_of(progress, "mesh")
 
     def fused() -> FusionResult:
+        nonlocal shown
+        shown = ShownViews(found, recent, settings.fusion)  # anew: fusion may have to start again
+        shown.mesher = _mesher(shown, settings, located, step_of(progress, "mesh"))
         return compute_cloud(
             cluster, found, recent, files, out / "cloud.ply", settings.fusion, device=settings.depth.device,
             progress=step_of(progress, "fusion"), on_view=shown.add, wants=shown.wants,
@@ -231,11 +231,14 @@ def _settled(config: ReconstructConfig, network: GBiNet, cluster: Cluster | None
     return replace(config, fusion=replace(config.fusion, min_confidence=least))
 
 
-def _mesher(shown: ShownViews, config: ReconstructConfig, located: Georeference | None) -> Mesher | None:
+def _mesher(
+    shown: ShownViews, config: ReconstructConfig, located: Georeference | None, progress: Progress | None
+) -> Mesher | None:
     """What makes the mesh, where one is asked for."""
     if config.mesh is None:
         return None
     made = Mesher(shown.scene, shown.depths, config.mesh, config.fusion, config.mesh_voxel, config.mesh_faces)
+    made.progress = progress
     if located is not None and located.crs is not None:
         made.up = np.array([0.0, 0.0, 1.0])
     return made
