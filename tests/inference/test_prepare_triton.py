@@ -106,7 +106,7 @@ def test_same_features(monkeypatch: pytest.MonkeyPatch, kernel_device: torch.dev
 @pytest.mark.parametrize(
     "config, dtype",
     [
-        pytest.param(PLAIN, torch.float32, id="plain"),
+        pytest.param(PLAIN, torch.float32, id="plain", marks=pytest.mark.slow),
         pytest.param(REFINED, torch.float32, id="refined", marks=pytest.mark.slow),  # "choosing" has it too
         pytest.param(CHOOSING, torch.float16, id="choosing"),  # some kernels serve half precision alone
         pytest.param(CHOOSING, torch.float32, id="choosing-exactly", marks=pytest.mark.slow),
