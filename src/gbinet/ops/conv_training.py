@@ -54,14 +54,17 @@ def _kind(x: Tensor) -> torch.dtype:
 def conv(x: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
     """layer(x), [B, I, (D,) H, W] -> [B, O, (D,) h, w]."""
     volume = (x[:, :, None] if x.dim() == 4 else x).to(_kind(x))
-    function = _Convolution if layer.stride[-1] == 1 else _Halving
-    result: Tensor = function.apply(volume, layer.weight, layer.bias, layer.dilation[-1])  # type: ignore[no-untyped-call]
+    result: Tensor
+    if layer.stride[-1] == 2:
+        result = _ByTwo.apply(volume, layer.weight, False)  # type: ignore[no-untyped-call]
+    else:
+        result = _Convolution.apply(volume, layer.weight, layer.bias, layer.dilation[-1])  # type: ignore[no-untyped-call]
     return result[:, :, 0] if x.dim() == 4 else result
 
 
 def doubled(x: Tensor, layer: nn.ConvTranspose3d) -> Tensor:
     """layer(x), [B, I, D, H, W] -> [B, O, D, 2 H, 2 W]."""
-    result: Tensor = _Doubling.apply(x.to(_kind(x)), layer.weight)  # type: ignore[no-untyped-call]
+    result: Tensor = _ByTwo.apply(x.to(_kind(x)), layer.weight, True)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -92,38 +95,25 @@ class _Convolution(torch.autograd.Function):
         return to_volume, to_weight, None if ctx.kinds[1] is None else sums.to(ctx.kinds[1]), None
 
 
-class _Halving(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, volume: Tensor, weight: Tensor, bias: None, dilation: int) -> Tensor:
-        half = weight.to(volume.dtype)
-        ctx.save_for_backward(volume, half)
-        ctx.kind = weight.dtype
-        return _every_other(volume, half)
+class _ByTwo(torch.autograd.Function):
+    """Convolution with stride 2, or the transposed one that doubles: each is the other's way back."""
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, volume: Tensor, weight: Tensor, doubling: bool) -> Tensor:
+        half = weight.to(volume.dtype)
+        ctx.save_for_backward(volume, half)
+        ctx.kind, ctx.doubling = weight.dtype, doubling
+        return _all_doubled(volume, half) if doubling else _every_other(volume, half)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
         from gbinet.ops import conv_weight_triton
 
         volume, half = ctx.saved_tensors
-        taps, _ = conv_weight_triton.weight_gradient(volume, upstream, 3, stride=2)
-        return _all_doubled(upstream, half), taps.transpose(0, 1).to(ctx.kind), None, None
-
-
-class _Doubling(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, volume: Tensor, weight: Tensor) -> Tensor:
-        half = weight.to(volume.dtype)
-        ctx.save_for_backward(volume, half)
-        ctx.kind = weight.dtype
-        return _all_doubled(volume, half)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        from gbinet.ops import conv_weight_triton
-
-        volume, half = ctx.saved_tensors
-        taps, _ = conv_weight_triton.weight_gradient(upstream, volume, 3, stride=2)
-        return _every_other(upstream, half), taps.transpose(0, 1).to(ctx.kind)
+        fine, coarse = (upstream, volume) if ctx.doubling else (volume, upstream)
+        taps, _ = conv_weight_triton.weight_gradient(fine, coarse, 3, stride=2)
+        to_volume = _every_other(upstream, half) if ctx.doubling else _all_doubled(upstream, half)
+        return to_volume, taps.transpose(0, 1).to(ctx.kind), None
 
 
 def _every_other(volume: Tensor, weight: Tensor) -> Tensor:

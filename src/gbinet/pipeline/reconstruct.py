@@ -171,11 +171,11 @@ def _run(
     times["kernels"] = time.perf_counter() - began - times["opening"]
     files = DepthFolder(found, out / "depth")
     recent = RecentMaps(files, 0 if cluster else _room(settings.depth))
-    shown = ShownViews(found, recent, settings.fusion)
+    shown: ShownViews  # what the last try of fusion collects
 
     def fused() -> FusionResult:
         nonlocal shown
-        shown = ShownViews(found, recent, settings.fusion)  # anew: fusion may have to start again
+        shown = ShownViews(found, recent, settings.fusion)  # anew in each try
         shown.mesher = _mesher(shown, settings, located, step_of(progress, "mesh"))
         return compute_cloud(
             cluster, found, recent, files, out / "cloud.ply", settings.fusion, device=settings.depth.device,
