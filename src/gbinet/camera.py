@@ -14,13 +14,15 @@ from torch import Tensor
 
 from gbinet.errors import InputError
 
+CENTRE = 0.5  # where a pixel's centre is, from its upper left corner
+
 
 def pixel_centres(
     height: int, width: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Coordinates (x, y) of all pixel centres, [height, width, 2]."""
-    ys = torch.arange(height, device=device, dtype=dtype) + 0.5
-    xs = torch.arange(width, device=device, dtype=dtype) + 0.5
+    ys = torch.arange(height, device=device, dtype=dtype) + CENTRE
+    xs = torch.arange(width, device=device, dtype=dtype) + CENTRE
     return torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)
 
 

@@ -41,10 +41,19 @@ def usable_cores() -> int:
 
 
 def pick_precision(name: Precision, device: torch.device) -> torch.dtype:
-    """'auto' is float16 on CUDA (depths and positions stay float32) and float32 elsewhere."""
-    if name == "auto":
-        return torch.float16 if device.type == "cuda" else torch.float32
-    return _TYPES[name]
+    """'auto' is float16 on CUDA (depths and positions stay float32), bfloat16 on a CPU that computes with it
+    (in a part of the network: see prepare.py), and float32 elsewhere."""
+    if name != "auto":
+        return _TYPES[name]
+    if device.type == "cuda":
+        return torch.float16
+    return torch.bfloat16 if device.type == "cpu" and _cpu_has_bfloat16() else torch.float32
+
+
+def _cpu_has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 itself: others take longer for it than for float32."""
+    native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    return bool(native())
 
 
 # CUDA and Python have classes of their own; everybody else says in words that memory ran out.

@@ -59,7 +59,8 @@ class DepthConfig:
     views: int = 5  # N: images per depth map, the reference included
     depth_range: DepthRange | None = None  # for all views, instead of each view's own
     stages: int | None = None  # search stages; None = what the weights were trained for
-    precision: Precision = "auto"  # auto = float16 on CUDA, float32 elsewhere
+    # auto = float16 on CUDA; bfloat16, in a part of the network, on CPUs that have it; float32 elsewhere
+    precision: Precision = "auto"
     device: str = "auto"  # auto = CUDA, then MPS, then CPU
     max_memory: float | None = None  # GiB on the computing device; images are tiled to stay below
     cache_memory: float = 4.0  # GiB of features kept for reuse (on the GPU if they fit there, else in RAM)
@@ -160,6 +161,8 @@ class DepthWorker:
         self.sources = [view.best_sources() for view in scene.views]
         self.device = pick_device(config.device)
         self.dtype = pick_precision(config.precision, self.device)
+        # Of images and features: prepare.py has half precision only in a part of the network on a CPU.
+        self.maps_dtype = torch.float32 if self.device.type == "cpu" else self.dtype
         self.model = made_ready(model, self.device, self.dtype, config.max_memory)
         self.result = DepthRun(device=str(self.device), precision=str(self.dtype).removeprefix("torch."))
         self.result.warnings += finished.notes
@@ -297,7 +300,7 @@ class DepthWorker:
             raise _UnreadableError(str(error)) from error
         pixels = moved(read, self.device)
         self.keeper.keep_photo(index, pixels)
-        image = (pixels.permute(2, 0, 1) / 255).to(self.dtype)
+        image = (pixels.permute(2, 0, 1) / 255).to(self.maps_dtype)
         return self._within_memory(lambda tile: tiles.encode(self.model, image, tile))
 
     def _search(
@@ -362,7 +365,7 @@ class DepthWorker:
         """The largest tile that max_memory allows; None where whole images fit."""
         if self.config.max_memory is None:
             return None
-        half, network = self.dtype.itemsize / 4, self.model.config
+        half, network = self.maps_dtype.itemsize / 4, self.model.config
         cameras = [self._camera(i) for i in range(len(self.scene.views))]
         pixels = max(c.width * c.height for c in cameras)
         floats = sum(c / s**2 for c, s in zip(network.channels, network.scales, strict=True))

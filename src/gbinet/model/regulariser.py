@@ -44,8 +44,10 @@ class Regulariser(nn.Module):
         padding = (0, -width % MULTIPLE, 0, -height % MULTIPLE)
         if any(padding):
             volume = F.pad(volume, padding)
-        if volume.device.type == "cpu":  # the layout that oneDNN works in
-            volume = volume.contiguous(memory_format=torch.channels_last_3d)
+        if volume.device.type == "cpu":  # in oneDNN's layout, and type: see inference/prepare.py
+            kind = self.logit.weight.dtype
+            volume = volume.to(kind, memory_format=torch.channels_last_3d)
+            reference = None if reference is None else reference.to(kind)
         entered: Tensor = self.entry(volume, skip=self._context(reference, padding))
         return entered
 

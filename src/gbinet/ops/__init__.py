@@ -1,8 +1,8 @@
 """Operations of the network, one home each: plain reference, kernels, gradient, and who chooses.
 
 `NAME.py` holds the public function with its plain twin; `NAME_triton.py` beside it the Triton kernels and
-what launches them. Triton is optional: kernel files are imported by the function that chooses them. Only this
-room asks which kernels can be used.
+what launches them, `NAME_cpu.py` what is quicker than the plain twin on a CPU. Triton is optional: kernel
+files are imported by the function that chooses them. Only this room asks which kernels can be used.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import os
 
+import torch
 from torch import Tensor
 
 TINY = 1e-30  # smallest sum of view weights: where no view is trusted at all the volume is zero, not NaN
@@ -23,11 +24,17 @@ def _triton_found() -> bool:
 
 def usable(*tensors: Tensor) -> bool:
     """Whether the fast kernels can serve these tensors. GBINET_KERNELS=plain switches them off."""
-    return (
-        all(t.is_cuda for t in tensors)
-        and _triton_found()
-        and os.environ.get("GBINET_KERNELS", "fast") != "plain"
-    )
+    return all(t.is_cuda for t in tensors) and _triton_found() and not _switched_off()
+
+
+def usable_on_cpu(*tensors: Tensor) -> bool:
+    """Whether the quick twins for CPUs, which have no gradients, can serve these tensors."""
+    on_cpu = all(t.device.type == "cpu" for t in tensors)
+    return on_cpu and not torch.is_grad_enabled() and not _switched_off()
+
+
+def _switched_off() -> bool:
+    return os.environ.get("GBINET_KERNELS", "fast") == "plain"
 
 
 def recordable(*tensors: Tensor) -> bool:

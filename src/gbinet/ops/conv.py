@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 import torch
@@ -168,10 +169,17 @@ def conv_plain(x: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
     """The convolution alone, by torch."""
     if _is_small_product(x, layer):
         return F.linear(x.movedim(1, -1), layer.weight.flatten(1), layer.bias).movedim(-1, 1)
-    if isinstance(layer, nn.Conv2d) or not onednn_suits(x, layer.weight):
+    if not onednn_suits(x, layer.weight):
         result: Tensor = layer._conv_forward(x, layer.weight, layer.bias)
         return result
     assert not isinstance(layer.padding, str)
+    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
+    x = x.contiguous(memory_format=layouts[x.dim()])  # in which oneDNN is quickest
+    if isinstance(layer, nn.Conv3d) and layer.out_channels == 1 and ops.usable_on_cpu(x):
+        from gbinet.ops import conv_cpu
+
+        if layer.kernel_size == (3, 3, 3) and layer.stride == (1, 1, 1):
+            return conv_cpu.planes(x, layer)
     output: Tensor = torch.mkldnn_convolution(
         x, layer.weight, layer.bias, layer.padding, layer.stride, layer.dilation, layer.groups
     )
@@ -195,6 +203,11 @@ def doubled_plain(volume: Tensor, layer: nn.ConvTranspose3d) -> Tensor:
     """The transposed 3x3x3 convolution alone, by torch: [B, I, D, H, W] -> [B, O, D, 2 H, 2 W]."""
     if not onednn_suits(volume, layer.weight):
         return nn.ConvTranspose3d.forward(layer, volume)
+    if ops.usable_on_cpu(volume):
+        from gbinet.ops import conv_cpu
+
+        if layer.out_channels <= conv_cpu.FEW:
+            return conv_cpu.doubled(volume, layer)
     # Rows and columns of one parity see fixed taps of the kernel: four plain convolutions, interleaved.
     weight = layer.weight.flip(2).transpose(0, 1)  # [O, I, 3, 3, 3]
     even, odd = [1], [2, 0]  # taps on one voxel, and on it and the next
@@ -218,10 +231,17 @@ def onednn_suits(volume: Tensor, weight: Tensor) -> bool:
     For one volume of few channels on a CPU, torch 2.13 picks algorithms 3 to 10 times slower than oneDNN's.
     Kernels of one voxel are products of matrices, for which torch's choice is right.
     """
+    kinds = (torch.float32, torch.bfloat16) if _onednn_has_bfloat16() else (torch.float32,)
     return (
         volume.device.type == "cpu"
-        and volume.dtype == weight.dtype == torch.float32
+        and volume.dtype == weight.dtype
+        and volume.dtype in kinds
         and max(weight.shape[2:]) > 1
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and not torch.is_autocast_enabled("cpu")
     )
+
+
+@functools.cache
+def _onednn_has_bfloat16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -80,6 +80,10 @@ def cost_volume(
         )
     depth = hypotheses.depths() if isinstance(hypotheses, Bins) else hypotheses
     transforms = warp.at_scale(transforms, scale)
+    if ops.usable_on_cpu(*views) and view_weight.is_folded(network):
+        from gbinet.ops import cost_volume_cpu
+
+        return cost_volume_cpu.cost_volume(views, transforms, depth, network, groups)
     together = network.training and isinstance(maps, Tensor) and ops.usable(maps, depth)
     if (
         together

@@ -19,6 +19,13 @@ def deform_conv2d(
     out: Tensor | None = None,  # memory from `room`: the result is written there
 ) -> Tensor:  # [B, O, H, W]
     """Sample at nine displaced positions per pixel (bilinear, zero outside) and convolve."""
+    if ops.usable_on_cpu(features, offsets, weight):
+        from gbinet.ops import deform_cpu
+
+        shape = (len(features), len(weight), *features.shape[-2:])
+        result = features.new_empty(shape) if out is None else out
+        deform_cpu.deform_conv2d(features, offsets, weight, result)
+        return result
     if not ops.usable(features):
         result = deform_conv2d_plain(features, offsets, weight)
     elif packed is None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gbinet import ops
 from gbinet.ops.shares import shares
+from gbinet.ops.side_by_side import side_by_side
 
 NEAR = 4  # cells: differences are told apart up to about so many
 SAME = 1  # cells: parents no further apart lead to the same answer
@@ -21,7 +22,7 @@ def inputs(
     """Matches, features, and how far the other parents are from a pixel's own (in (-1, 1), saturating), side
     by side: [B, N * G + C + N - 1, H, W].
 
-    For the kernels channels last, and filled up with zeros to a multiple of 8 channels.
+    Channels last; for the kernels filled up with zeros to a multiple of 8 channels.
     """
     if torch.is_grad_enabled() or not ops.usable(volume, reference, cells):
         return inputs_plain(volume, reference, cells)
@@ -32,8 +33,8 @@ def inputs(
 
 def inputs_plain(volume: Tensor, reference: Tensor, cells: Tensor) -> Tensor:
     away = torch.tanh((cells[:, 1:] - cells[:, :1]).float() / NEAR)
-    matches = volume.transpose(1, 2).flatten(1, 2)  # [B, N * G, H, W]
-    return torch.cat([matches.to(reference.dtype), reference, away.to(reference.dtype)], dim=1)
+    parts = (*volume.unbind(2), reference, away)  # [B, G, H, W] of each parent, and so on
+    return side_by_side(parts, reference, sum(part.shape[1] for part in parts))
 
 
 def chosen(cells: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:

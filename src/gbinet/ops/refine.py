@@ -10,6 +10,7 @@ from torch import Tensor
 from gbinet import ops
 from gbinet.ops.parents import ALIGNED
 from gbinet.ops.shares import shares
+from gbinet.ops.side_by_side import side_by_side
 
 NEAR, FAR = 4, 64  # cells: differences are told apart up to about so many
 
@@ -41,21 +42,7 @@ def inputs(
 
 
 def inputs_plain(places: Tensor, smoothings: int, sure: Tensor, reference: Tensor, filled: int) -> Tensor:
-    batch, _, height, width = places.shape
-    parts = _parts(places, smoothings, sure, reference)
-    if torch.is_grad_enabled():  # backwards, every part written in place would copy the whole
-        last = [part.to(reference.dtype).permute(0, 2, 3, 1) for part in parts]
-        missing = filled - sum(part.shape[3] for part in last)
-        last.append(reference.new_zeros(batch, height, width, missing))
-        return torch.cat(last, dim=3).permute(0, 3, 1, 2)
-    # Written in place, so that they exist once.
-    target = reference.new_empty((batch, height, width, filled)).permute(0, 3, 1, 2)
-    at = 0
-    for part in parts:
-        target[:, at : at + part.shape[1]] = part
-        at += part.shape[1]
-    target[:, at:].zero_()
-    return target
+    return side_by_side(_parts(places, smoothings, sure, reference), reference, filled)
 
 
 def _parts(places: Tensor, smoothings: int, sure: Tensor, reference: Tensor) -> Iterator[Tensor]:

@@ -35,6 +35,11 @@ def weigh_views_plain(volumes: Iterable[Tensor], network: nn.Module) -> Tensor:
     return torch.div(weighted_sum, weight_sum.clamp_min(ops.TINY))
 
 
+def is_folded(network: Any) -> bool:
+    """Whether its batch norms are inside its convolutions."""
+    return all(isinstance(block.norm, nn.Identity) for block in network.hidden)
+
+
 def suits(network: nn.Module, groups: int, bins: int) -> bool:
     """What the training kernels serve: batch norms of one process in training, of the widths written for."""
     norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]

@@ -1,0 +1,33 @@
+"""Deformable convolution on a CPU, without gradients: all channels of a sample at once."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gbinet.camera import pixel_centres
+from gbinet.ops.bilinear_cpu import BORDER, sample, table
+
+BAND_PIXELS = 1 << 15  # worked on at a time: what lies between the steps stays in the cache
+
+
+def deform_conv2d(
+    features: Tensor,  # [B, C, H, W]
+    offsets: Tensor,  # [B, 18, H, W]: (dy, dx) per tap
+    weight: Tensor,  # [O, C, 3, 3]
+    out: Tensor,  # [B, O, H, W]: the result is written there
+) -> None:
+    height, width = features.shape[-2:]
+    taps = weight.permute(2, 3, 0, 1).flatten(0, 1).float().contiguous()  # [9, O, C]
+    rows = max(1, BAND_PIXELS // width)
+    for image, moved, target in zip(features, offsets, out, strict=True):
+        source = table(image)
+        for top in range(0, height, rows):
+            band = slice(top, min(top + rows, height))
+            x, y = (pixel_centres(height, width)[band] + BORDER).unbind(-1)  # [h, W] each
+            result = taps.new_zeros(len(weight), x.numel())  # [O, h * W]
+            for tap, matrix in enumerate(taps):
+                across = (x + (tap % 3 - 1)).add_(moved[2 * tap + 1, band])
+                down = (y + (tap // 3 - 1)).add_(moved[2 * tap, band])
+                sampled = sample(source, across.flatten(), down.flatten())  # [h * W, C]
+                result.addmm_(matrix, sampled.T)
+            target[:, band] = result.view(-1, *x.shape)
