@@ -17,7 +17,7 @@ from gbinet.progress import Progress
 from gbinet.scene import View
 
 _MAX_SIZE = 2000  # px, longer side: more costs time and adds little
-_MOST = 4096  # features of a photo
+_MOST = 2048  # features of a photo
 _CONTRAST = 0.002  # least; a third of the usual one, since nearly right cameras tell false matches from true
 
 

@@ -112,13 +112,13 @@ def _near_lines(a: Features, b: Features, F: Array, most_a: float, most_b: float
         near = (off <= most_b) & (off * norm[block, None] * share <= 1)
         likeness = a.descriptors[block].astype(np.float32) @ of_b  # [R, B]
         likeness[~near] = -1
-        at, first, second = _two_best(likeness, 0)
+        at, first, second = _two_best(np.ascontiguousarray(likeness.T))
         better = first > top[0]
         top_at = np.where(better, start + at, top_at)
         top = np.stack(
             [np.maximum(top[0], first), np.maximum(np.minimum(top[0], first), np.maximum(top[1], second))]
         )
-        at, first, second = _two_best(likeness, 1)
+        at, first, second = _two_best(likeness)
         best.append(at)
         clear.append(_is_clear(first, second))
         score.append(first)
@@ -129,15 +129,12 @@ def _near_lines(a: Features, b: Features, F: Array, most_a: float, most_b: float
     return np.stack([chosen, partner[chosen]], 1)
 
 
-def _two_best(likeness: Likeness, axis: int) -> tuple[NDArray[np.int64], Likeness, Likeness]:
-    """Along one axis: where the largest is, it, and the second largest."""
-    at = likeness.argmax(axis)
-    place = np.expand_dims(at, axis)
-    best = np.take_along_axis(likeness, place, axis)
-    np.put_along_axis(likeness, place, -1, axis)
-    second = likeness.max(axis)
-    np.put_along_axis(likeness, place, best, axis)
-    return at, best.squeeze(axis), second
+def _two_best(likeness: Likeness) -> tuple[NDArray[np.int64], Likeness, Likeness]:
+    """Of each row: where the largest is, it, and the second largest. Rows lose their largest."""
+    at, rows = likeness.argmax(1), np.arange(len(likeness))
+    best = likeness[rows, at]
+    likeness[rows, at] = -1
+    return at, best, likeness.max(1)
 
 
 def _is_clear(best: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.bool_]:

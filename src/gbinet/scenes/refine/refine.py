@@ -205,7 +205,11 @@ def _moved(
 
 def _sparse(tracks: Tracks, points: Array) -> SparsePoints:
     starts = np.searchsorted(tracks.point, np.arange(len(points) + 1))
-    return SparsePoints(torch.from_numpy(points), torch.from_numpy(tracks.view), torch.from_numpy(starts))
+    return SparsePoints(
+        torch.from_numpy(points),
+        view_index=torch.from_numpy(tracks.view),
+        track_start=torch.from_numpy(starts),
+    )
 
 
 def _some(cameras: Cameras, used: Sequence[int]) -> Cameras:
