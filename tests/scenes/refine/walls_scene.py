@@ -14,7 +14,7 @@ from gbinet.scene import DepthRange, Scene, SourceView, View
 
 
 def walls_scene(folder: Path, count: int, *, blank: bool = False, known_range: bool = True) -> Scene:
-    photos, views = wall_photos(count), []
+    photos, views = wall_photos(count, 240, 180), []
     for number, photo in enumerate(photos):
         height, width = photo.shape[:2]
         place = number - (count - 1) / 2
