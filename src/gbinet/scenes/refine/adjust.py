@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gbinet.scenes.refine.guided import Array, Cameras
+from gbinet.scenes.refine.guided import Array, CameraArrays
 from gbinet.scenes.refine.tracks import Tracks, reprojected
 
 _STEPS = 20
@@ -41,8 +41,8 @@ class _State:
 
 
 def adjusted(
-    given: Cameras, start: Cameras, tracks: Tracks, points: Array, trust: Trust
-) -> tuple[Cameras, Array]:
+    given: CameraArrays, start: CameraArrays, tracks: Tracks, points: Array, trust: Trust
+) -> tuple[CameraArrays, Array]:
     """Cameras and points [P, 3] that explain the tracks best and are near the given cameras.
 
     The search begins at `start`. Cameras that see nothing stay as they are given.
@@ -51,7 +51,7 @@ def adjusted(
     state = _State(start.cam_from_world[:, :3, :3], start.centres, points)
     cost, damping = problem.cost(state), 1e-4
     for _ in range(_STEPS):
-        gain, step = 0.0, _Step(problem, state)
+        gain, step = 0.0, _Quadratic(problem, state)
         while damping < _HARDEST:
             tried = step.taken(damping)
             new = problem.cost(tried)
@@ -67,7 +67,7 @@ def adjusted(
 class _Problem:
     """Sum of squares: pixels off, damped where they are many, and poses off the given ones."""
 
-    def __init__(self, given: Cameras, tracks: Tracks, trust: Trust) -> None:
+    def __init__(self, given: CameraArrays, tracks: Tracks, trust: Trust) -> None:
         self.given, self.tracks, self.trust = given, tracks, trust
         self.weights = np.repeat([1 / trust.turn**2, 1 / trust.shift**2], 3)  # [6] of a pose
         self.starts = np.searchsorted(tracks.point, np.arange(tracks.count))
@@ -80,7 +80,7 @@ class _Problem:
         self.first, self.second = first[order], second[order]
         self.keys, self.block = np.unique(keys[order], return_inverse=True)
 
-    def cameras(self, state: _State) -> Cameras:
+    def cameras(self, state: _State) -> CameraArrays:
         poses = self.given.cam_from_world.copy()
         poses[:, :3, :3] = state.rotation
         poses[:, :3, 3] = -np.einsum("vij,vj->vi", state.rotation, state.centre)
@@ -101,7 +101,7 @@ class _Problem:
         return float(seen.sum() + (self.from_given(state) ** 2 * self.weights).sum())
 
 
-class _Step:
+class _Quadratic:
     """The problem around one state: a quadratic, whose minimum is the next state."""
 
     def __init__(self, problem: _Problem, state: _State) -> None:

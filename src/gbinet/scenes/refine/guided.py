@@ -29,7 +29,7 @@ _AT_ONCE = 1 << 22  # pairs of features
 
 
 @dataclass(frozen=True)
-class Cameras:
+class CameraArrays:
     """All cameras of a scene."""
 
     K: Array  # [V, 3, 3]
@@ -51,7 +51,7 @@ class Cameras:
         return found
 
 
-def off_lines(cameras: Cameras, pair: Pair, first: Array, second: Array) -> Array:
+def off_lines(cameras: CameraArrays, pair: Pair, first: Array, second: Array) -> Array:
     """Pixels between matches [M, 2] and their epipolar lines, mean of both photos. [M]"""
     F = cameras.fundamental(*pair)
     a, b = _homogeneous(first), _homogeneous(second)
@@ -69,7 +69,7 @@ def pairs_of(sources: Sequence[Sequence[int]]) -> list[Pair]:
 def find_matches(
     pycolmap: Any,
     features: Sequence[Features],
-    cameras: Cameras,
+    cameras: CameraArrays,
     pairs: Sequence[Pair],
     tolerance: Array,  # [V] px of each view's photo, off the epipolar line
     progress: Progress | None,
@@ -144,7 +144,7 @@ def _is_clear(best: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray
 
 
 def _consistent(
-    pycolmap: Any, features: Sequence[Features], cameras: Cameras, pair: Pair, matches: NDArray[np.int64]
+    pycolmap: Any, features: Sequence[Features], cameras: CameraArrays, pair: Pair, matches: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """[M] those that belong to one motion between the two photos; none where most do not."""
     none = np.zeros(len(matches), bool)
@@ -160,7 +160,7 @@ def _consistent(
     return np.asarray(found["inlier_mask"], bool)
 
 
-def _lens(pycolmap: Any, cameras: Cameras, view: int) -> Any:
+def _lens(pycolmap: Any, cameras: CameraArrays, view: int) -> Any:
     (width, height), K = cameras.sizes[view], cameras.K[view]
     params = [K[0, 0], K[1, 1], K[0, 2], K[1, 2]]
     return pycolmap.Camera(model="PINHOLE", width=width, height=height, params=params)

@@ -22,7 +22,7 @@ from gbinet.scenes.refine.adjust import Trust, adjusted, rotation_vectors
 from gbinet.scenes.refine.features import Features, find_features
 from gbinet.scenes.refine.guided import (
     Array,
-    Cameras,
+    CameraArrays,
     Matches,
     Pair,
     find_matches,
@@ -53,7 +53,7 @@ _CHECKED = 8  # pairs of a quick check
 class Refined:
     """What came of it."""
 
-    cameras: Cameras
+    cameras: CameraArrays
     outcome: Refinement
     points: SparsePoints | None  # where cameras were refined
 
@@ -83,9 +83,9 @@ def check_cameras(scene: Scene, progress: Progress | None = None) -> CameraCheck
     return CameraCheck(len(matches), len(off), float(np.median(off)) if len(off) >= _LEAST_MATCHES else None)
 
 
-def cameras_of(scene: Scene) -> Cameras:
+def cameras_of(scene: Scene) -> CameraArrays:
     views = scene.views
-    return Cameras(
+    return CameraArrays(
         np.stack([view.camera.K.double().numpy() for view in views]),
         np.stack([view.camera.cam_from_world.double().numpy() for view in views]),
         tuple((view.camera.width, view.camera.height) for view in views),
@@ -134,17 +134,17 @@ def _refined(pycolmap: object, scene: Scene, progress: Progress | None) -> Refin
     return Refined(found, _moved(scene, given, found, seen, outcome), _sparse(tracks, points))
 
 
-def _kept(given: Cameras, outcome: Refinement, why: str) -> Refined:
+def _kept(given: CameraArrays, outcome: Refinement, why: str) -> Refined:
     return Refined(given, replace(outcome, kept_because=why), None)
 
 
 def _searched(
-    given: Cameras,
+    given: CameraArrays,
     every: Tracks,
-    off: Callable[[Cameras], Array],  # distances of matches from their lines, px
+    off: Callable[[CameraArrays], Array],  # distances of matches from their lines, px
     units: Array,  # [V] px of a photo for one of these
     progress: Progress | None,
-) -> tuple[Cameras, Tracks, Array]:
+) -> tuple[CameraArrays, Tracks, Array]:
     """Triangulation and adjustment in turn, each with the cameras of the one before."""
     now, tracks, points = given, every, np.zeros((0, 3))
     noise = at_first = float(np.median(off(given)))
@@ -164,7 +164,7 @@ def _searched(
     return now, tracks, points
 
 
-def _reach(cameras: Cameras) -> Array:
+def _reach(cameras: CameraArrays) -> Array:
     return _REACH * np.array([max(size) for size in cameras.sizes])
 
 
@@ -178,7 +178,7 @@ def _among(
     return {(a, b): m[taken[a][m[:, 0]] & taken[b][m[:, 1]]] for (a, b), m in matches.items()}
 
 
-def _off(matches: Matches, features: Sequence[Features], cameras: Cameras) -> Array:
+def _off(matches: Matches, features: Sequence[Features], cameras: CameraArrays) -> Array:
     """[M] distances of all matches from their lines, in pixels of the copies that features are found in."""
     found = [np.zeros(0)]
     for (a, b), m in sorted(matches.items()):
@@ -188,7 +188,7 @@ def _off(matches: Matches, features: Sequence[Features], cameras: Cameras) -> Ar
 
 
 def _moved(
-    scene: Scene, given: Cameras, found: Cameras, seen: NDArray[np.bool_], outcome: Refinement
+    scene: Scene, given: CameraArrays, found: CameraArrays, seen: NDArray[np.bool_], outcome: Refinement
 ) -> Refinement:
     shift = np.linalg.norm(found.centres - given.centres, axis=1)[seen]
     turn = np.einsum("vij,vkj->vik", found.cam_from_world[seen, :3, :3], given.cam_from_world[seen, :3, :3])
@@ -212,9 +212,9 @@ def _sparse(tracks: Tracks, points: Array) -> SparsePoints:
     )
 
 
-def _some(cameras: Cameras, used: Sequence[int]) -> Cameras:
+def _some(cameras: CameraArrays, used: Sequence[int]) -> CameraArrays:
     sizes = tuple(cameras.sizes[view] for view in used)
-    return Cameras(cameras.K[list(used)], cameras.cam_from_world[list(used)], sizes)
+    return CameraArrays(cameras.K[list(used)], cameras.cam_from_world[list(used)], sizes)
 
 
 def _pair(a: int, b: int) -> Pair:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gbinet.scenes.refine.features import Features
-from gbinet.scenes.refine.guided import Array, Cameras, Matches
+from gbinet.scenes.refine.guided import Array, CameraArrays, Matches
 
 _LEAST_ANGLE = np.radians(0.5)  # between two of a point's rays: less says nothing about its depth
 _ROUNDS = 4  # of triangulation, each without what is far off in the one before
@@ -79,7 +79,7 @@ def _of_several(point: Whole) -> NDArray[np.bool_]:
     return several
 
 
-def triangulated(tracks: Tracks, cameras: Cameras, most: Array) -> tuple[Tracks, Array]:
+def triangulated(tracks: Tracks, cameras: CameraArrays, most: Array) -> tuple[Tracks, Array]:
     """Tracks that are points, and the points [P, 3]; observations over most[view] px off are left out."""
     for _ in range(_ROUNDS):
         if not len(tracks.point):
@@ -90,11 +90,11 @@ def triangulated(tracks: Tracks, cameras: Cameras, most: Array) -> tuple[Tracks,
         wide = _widest_angle(tracks, cameras, points) >= _LEAST_ANGLE
         if fits.all() and wide.all():
             return tracks, points
-        # The worst first: what else looks wrong may be right without it.
-        worst = np.full(tracks.count, -np.inf)
-        np.maximum.at(worst, tracks.point, np.where(depth > 0, error, np.inf))
-        last = error >= worst[tracks.point]
-        out = ~fits & (last | (error > 4 * most[tracks.view]) | (depth <= 0))
+        # The worst only: what else looks wrong may be right without it.
+        bad = np.where(depth > 0, error, np.inf)
+        worst = np.zeros(tracks.count)
+        np.maximum.at(worst, tracks.point, bad)
+        out = ~fits & (bad >= worst[tracks.point])
         kept = ~out & wide[tracks.point]
         tracks = tracks.only(kept & _still_several(tracks.point, kept))
     if not len(tracks.point):
@@ -113,7 +113,7 @@ def _still_several(point: Whole, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return several
 
 
-def reprojected(tracks: Tracks, cameras: Cameras, points: Array) -> tuple[Array, Array]:
+def reprojected(tracks: Tracks, cameras: CameraArrays, points: Array) -> tuple[Array, Array]:
     """Pixels between every observation and its point [T], and the point's depth there [T]."""
     pose = cameras.cam_from_world[tracks.view]  # [T, 4, 4]
     local = np.einsum("tij,tj->ti", pose[:, :3, :3], points[tracks.point]) + pose[:, :3, 3]
@@ -123,7 +123,7 @@ def reprojected(tracks: Tracks, cameras: Cameras, points: Array) -> tuple[Array,
     return np.linalg.norm(seen[:, :2] / safe - tracks.pixels, axis=1), depth
 
 
-def _rays(tracks: Tracks, cameras: Cameras) -> Array:
+def _rays(tracks: Tracks, cameras: CameraArrays) -> Array:
     """[T, 3] directions in the world, of length 1."""
     inverse = np.linalg.inv(cameras.K)[tracks.view]
     whole = np.concatenate([tracks.pixels, np.ones((len(tracks.pixels), 1))], 1)
@@ -133,7 +133,7 @@ def _rays(tracks: Tracks, cameras: Cameras) -> Array:
     return found
 
 
-def _nearest_to_rays(tracks: Tracks, cameras: Cameras) -> Array:
+def _nearest_to_rays(tracks: Tracks, cameras: CameraArrays) -> Array:
     """[P, 3] least squares of the angles to the rays: squared distances over those of the cameras."""
     rays, centres = _rays(tracks, cameras), cameras.centres[tracks.view]
     across = np.eye(3) - rays[:, :, None] * rays[:, None, :]  # [T, 3, 3]
@@ -152,7 +152,7 @@ def _nearest_to_rays(tracks: Tracks, cameras: Cameras) -> Array:
     return points
 
 
-def _widest_angle(tracks: Tracks, cameras: Cameras, points: Array) -> Array:
+def _widest_angle(tracks: Tracks, cameras: CameraArrays, points: Array) -> Array:
     """[P] about the largest angle between two rays of a point: twice the largest to the middle of all."""
     rays = points[tracks.point] - cameras.centres[tracks.view]
     rays /= np.linalg.norm(rays, axis=1, keepdims=True).clip(1e-24)
