@@ -29,6 +29,8 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.scenes.load import load_scene
+from gbinet.scenes.refine.keep import with_cameras
+from gbinet.scenes.refine.refine import refine
 
 SOURCES, AGREEING = 4, 2
 PIXELS = (1.0, 0.5, 0.25)
@@ -123,13 +125,19 @@ def main() -> None:
     parser.add_argument("--max-size", type=int, default=1600)
     parser.add_argument("--references", type=int, default=0, help="views to look at; 0 = all")
     parser.add_argument("--views", type=int, default=5)
+    parser.add_argument("--refine-cameras", action="store_true", help="correct given cameras first")
     parser.add_argument("--keep", type=Path, default=None, help="folder where depth maps stay")
     parser.add_argument("--out", default=None)
     given = parser.parse_args()
     config = DepthConfig(max_size=given.max_size, views=given.views)
     figures: dict[str, object] = {"max size": given.max_size, "views": given.views}
     for path in given.scenes:
-        scene, chosen = part_of(load_scene(path), given.references)
+        whole = load_scene(path)
+        if given.refine_cameras:
+            found = refine(whole)
+            whole = with_cameras(whole, found)
+            figures[f"{whole.name}, cameras"] = found.outcome.summary()
+        scene, chosen = part_of(whole, given.references)
         for name in given.weights:
             keep = given.keep / scene.name / Path(name).stem if given.keep else None
             maps = maps_of(scene, GBiNet.from_pretrained(name), config, keep)

@@ -12,6 +12,7 @@ Each scene (bare photos or posed) goes through `gbinet reconstruct`. Reported pe
                 distances after alignment (.laz needs `pip install 'laspy[lazrs]'`)
     seconds     of every phase
 
+With --refine-cameras, cameras of posed scenes are refined first, and `refined cameras` says how that went.
 With --keep, results stay in a folder per scene, and a second call takes them up. --finished only measures
 what lies there.
 """
@@ -41,6 +42,7 @@ from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.scenes.kinds import recognise
 from gbinet.scenes.load import load_scene
+from gbinet.scenes.refine import refine_cameras
 
 CONFIDENT = 0.8
 WITHIN = (0.01, 0.02, 0.05, 0.1)
@@ -101,7 +103,7 @@ def pixels_and_ranges(scene: Scene, depths: DepthFolder, fusion: FusionConfig) -
 
 def measured(scene: Scene, depths: DepthFolder) -> dict[str, float] | None:
     """Relative errors against measured depth, and its share inside the ranges."""
-    errors, inside, confidences = [], [], []
+    errors, inside, confidences, ratios = [], [], [], []
     for index, view in enumerate(scene.views):
         found = depths.load(index)
         if view.depth_path is None or view.depth_range is None or found is None or found.confidence is None:
@@ -111,6 +113,7 @@ def measured(scene: Scene, depths: DepthFolder) -> dict[str, float] | None:
         known = truth > 0
         errors.append(((found.depth - truth).abs() / truth)[known])
         confidences.append(found.confidence[known])
+        ratios.append((found.depth / truth)[known & (found.confidence > 0.5)])
         inside.append((truth[known] >= view.depth_range.near) & (truth[known] <= view.depth_range.far))
     if not errors:
         return None
@@ -120,6 +123,7 @@ def measured(scene: Scene, depths: DepthFolder) -> dict[str, float] | None:
         "median relative error": round(float(error.median()), 5),
         **{f"within {t:.0%}": _share(error < t) for t in WITHIN},
         **{f"confident half within {t:.0%}": _share(half < t) for t in WITHIN},
+        "median ratio to it, confidence > 0.5": round(float(torch.cat(ratios).median()), 5),
         "measured depths inside the range": _share(torch.cat(inside)),
     }
 
@@ -128,10 +132,11 @@ def _share(values: torch.Tensor) -> float:
     return round(float(values.double().mean()), 4) if values.numel() else 0.0
 
 
-def opened(folder: Path, out: Path) -> Scene:
+def opened(folder: Path, out: Path, refined: bool) -> Scene:
     """The scene as a finished run left it."""
     if (kind := recognise(folder)) is not None and kind.posed:
-        return load_scene(folder, cache=out / "undistorted")
+        scene = load_scene(folder, cache=out / "undistorted")
+        return refine_cameras(scene, out)[0] if refined else scene
     return load_scene(out / "sfm", kind="colmap", cache=out / "undistorted")
 
 
@@ -146,6 +151,12 @@ def measure(folder: Path, out: Path, scene: Scene, fusion: FusionConfig) -> dict
             "cameras": len(poses["cameras"]),
             "points": poses["points"],
             "error, px": round(poses["error"], 3),
+        }
+    if record.get("refined_cameras") is not None:
+        told = record["refined_cameras"]
+        figures["refined cameras"] = {
+            "views": f"{len(told['refined'])} of {told['views']}",
+            **{key: told[key] for key in ("before", "after", "moved", "turned", "kept_because", "seconds")},
         }
     figures["agreement"] = agreement(scene, depths)
     figures.update(pixels_and_ranges(scene, depths, fusion))
@@ -185,6 +196,7 @@ def main() -> None:
     parser.add_argument("--views", type=int, default=None, help="photos per depth map")
     parser.add_argument("--weights", default=None, help="file or name; without it, the bundled weights")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--refine-cameras", action="store_true", help="correct given cameras first")
     parser.add_argument("--keep", type=Path, default=None, help="folder where results stay")
     parser.add_argument("--finished", action="store_true", help="only measure what --keep holds")
     parser.add_argument("--out", default=None)
@@ -195,13 +207,13 @@ def main() -> None:
     depth = replace(
         base.depth, max_size=given.max_size, device=given.device, views=given.views or base.depth.views
     )
-    config = replace(base, depth=depth)
+    config = replace(base, depth=depth, refine_cameras=given.refine_cameras)
     figures: dict[str, Any] = {"size": given.max_size, "photos per depth map": depth.views}
     with tempfile.TemporaryDirectory() as temporary:
         for folder in given.scenes:
             out = (given.keep or Path(temporary)) / folder.resolve().name
             if given.finished:
-                scene = opened(folder, out)
+                scene = opened(folder, out, given.refine_cameras)
             else:
                 scene = run(folder, GBiNet.from_pretrained(given.weights), out, config).scene
             figures[folder.resolve().name] = measure(folder.resolve(), out, scene, config.fusion)

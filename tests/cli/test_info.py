@@ -43,6 +43,16 @@ def test_the_users_range_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "depth range 1.5 to 9" in printed and "warning" not in printed
 
 
+def test_cameras_of_blank_photos_cannot_be_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pycolmap")
+    assert main(["info", str(scene(tmp_path / "mine")), "--check-cameras"]) == 0
+    assert "cameras not checked" in capsys.readouterr().out
+    assert main(["info", str(tmp_path / "mine"), "--check-cameras", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["camera_check"] == {"pairs": 0, "matches": 0, "off": None}
+
+
 def test_bare_photos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scene(tmp_path)
     (tmp_path / "transforms.json").unlink()

@@ -42,6 +42,19 @@ def test_help_of_every_verb_names_its_options(capsys: pytest.CaptureFixture[str]
         assert ended.value.code == 0 and option in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("verb", ["reconstruct", "depth"])
+def test_refining_cameras_says_what_came_of_it(
+    verb: str, ball_scene: SceneMaker, tmp_path: Path, weights: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pycolmap")
+    scene = written(ball_scene, tmp_path / "scene", views=2)
+    arguments = [verb, str(scene), "-o", str(tmp_path / "out"), "--weights", weights, "--refine-cameras"]
+    assert main([*arguments, "--max-size", "64", "--views", "2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the given cameras were kept: 3 views are needed to refine them, there are 2" in said
+    assert (tmp_path / "out" / "refined" / "cameras.json").is_file()
+
+
 def test_reconstruct_says_where_the_result_is(
     ball_scene: SceneMaker, tmp_path: Path, weights: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 import gbinet.pipeline.reconstruct as pipeline
 from gbinet.cli.main import main
 from gbinet.errors import GBiNetError, InputError, SceneError
-from gbinet.formats.depth_files import write_depth
+from gbinet.formats.depth_files import read_depth_camera, write_depth
 from gbinet.formats.ply import PlyWriter
 from gbinet.georeference.place import Georeference
 from gbinet.inference.predictor import DepthConfig
@@ -22,6 +22,9 @@ from gbinet.pipeline.placing import with_place
 from gbinet.pipeline.reconstruct import PRESETS, ReconstructConfig, reconstruct, run
 from gbinet.pipeline.record import duration
 from gbinet.pointcloud import PointCloud
+from gbinet.scene import View
+from gbinet.scenes.load import load_scene
+from gbinet.scenes.refine.outcome import Refinement
 from gbinet.viewer.report import Report
 
 CONFIG = ReconstructConfig(depth=DepthConfig(views=3))
@@ -102,6 +105,34 @@ def test_a_second_run_keeps_the_depth_and_gives_the_same_cloud(
     assert second.cloud.read_bytes() == before
     with pytest.raises(GBiNetError, match="other settings"):
         run(scene, oracle, tmp_path, replace(CONFIG, depth=DepthConfig(views=4)))  # type: ignore[arg-type]
+
+
+def test_refined_cameras_are_those_of_the_result(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ball_scene()
+    better = replace(given, views=tuple(_aside(view) for view in given.views))
+    told = Refinement(5, tuple(v.name for v in given.views), 1.314, 0.281, 0.012, 0.3, 9, 500)
+    monkeypatch.setattr("gbinet.pipeline.placing.refine_cameras", lambda *_: (better, told))
+    oracle = Oracle(better)
+    result = run(given, oracle, tmp_path, replace(CONFIG, refine_cameras=True))  # type: ignore[arg-type]
+    assert result.refined == told and "1.31 -> 0.28 px" in told.summary()
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["refined_cameras"]["after"] == 0.281 and record["settings"]["refine_cameras"]
+    page = result.report.read_text()
+    assert "cameras refined" in page and "5 of 5" in page and "1.31 -&gt; 0.28 px" in page
+    pose = better.views[1].camera.cam_from_world
+    assert torch.allclose(load_scene(tmp_path).views[1].camera.cam_from_world.to(pose), pose)
+    stored = read_depth_camera(tmp_path / "depth" / f"{given.views[1].name}.npz")
+    assert stored is not None and torch.allclose(stored.cam_from_world.to(pose), pose, atol=1e-6)
+    again = run(given, Oracle(given), tmp_path, CONFIG)  # type: ignore[arg-type]
+    assert again.refined is None and len(again.depth.computed) == 5  # maps of other cameras are not reused
+
+
+def _aside(view: View) -> View:
+    pose = view.camera.cam_from_world.clone()
+    pose[:3, 3] += 0.004
+    return replace(view, camera=replace(view.camera, cam_from_world=pose))
 
 
 def test_a_changed_mask_changes_the_cloud_and_no_depth_map(ball_scene: SceneMaker, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def run(
     images: Images = None,
     masks: Masks = None,
     camera: Annotated[CameraSharing | None, BY_EXIF] = None,
+    refine_cameras: bool = False,
     frames: int = 100,
     place: PlaceFlags = UNPLACED,
     network: NetworkFlags = NetworkOptions(),
@@ -57,6 +58,8 @@ def run(
         masks: Folder of masks named like the photos, if it is not beside them; black is left out when the
             maps are fused.
         camera: Which bare photos share one camera. per-folder also reads the folders in the folder.
+        refine_cameras: Correct cameras of the scene that are nearly right (phones, headsets, SLAM, GPS), by
+            matches between the photos. Frame and scale stay.
         frames: Photos taken from a video, at most: sharp ones that show something new.
         overwrite: Replace depth maps in the output folder that were made with other settings.
         stages_report: Also write stages/<view>.png for six views: depth, valid pixels and confidence of every
@@ -78,8 +81,9 @@ def run(
     model = GBiNet.from_pretrained(network.weights)
     with output_folder(out, scene), connected(workers.config()) as cluster, StepBars() as bars:
         reading = ReconstructConfig(
-            config, images=images, masks=masks, camera=camera, frames=frames, place=place.config()
-        )
+            config, images=images, masks=masks, camera=camera, refine_cameras=refine_cameras,
+            frames=frames, place=place.config(),
+        )  # fmt: skip
         ready = prepare(scene, out, reading, bars)
         found, shown, maps = ready.scene, partial(bars, "depth"), out / "depth"
         result = compute_depths(cluster, found, model, maps, config, overwrite=overwrite, progress=shown)
@@ -88,7 +92,7 @@ def run(
 
             stages_shown = partial(bars, "stages")
             write_stages_report(found, model, maps, out / "stages", config, progress=stages_shown)
-    for summary in (ready.posed, ready.place):
+    for summary in (ready.posed, ready.refined, ready.place):
         if summary is not None:
             say(summary.summary())
     say_notes([*ready.notes, *found.warnings, *result.warnings, *failures(result)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gbinet.scene import Scene
+    from gbinet.scenes.refine.outcome import CameraCheck
 
 _ROWS = 12  # views in the table, unless all are asked for
 
@@ -26,6 +28,7 @@ def run(
     kind: RecognisedKind = None,
     scene: SceneFlags = SceneOptions(),
     all: bool = False,
+    check_cameras: bool = False,
 ) -> None:
     """Show what was understood of a scene: views, sizes, depth ranges, pairs, coverage.
 
@@ -34,6 +37,8 @@ def run(
         picture: Where to write a picture of it (cameras, points, ranges, pairs, photos), e.g. scene.png.
         kind: Read it as this instead of recognising it.
         all: List every view.
+        check_cameras: Also compare a few pairs of photos, and say whether the cameras fit them. Takes some
+            seconds.
     """
     from rich.console import Console
     from rich.text import Text
@@ -59,8 +64,19 @@ def run(
         from gbinet.viewer.overview import draw_overview
 
         say(f"picture in {write_image(picture, draw_overview(loaded))}")
+    check = _checked(loaded) if check_cameras else None
+    if check is not None:
+        say(check.summary())
     if for_programs():
-        tell(_content(loaded))
+        tell({**_content(loaded), "camera_check": None if check is None else asdict(check)})
+
+
+def _checked(scene: Scene) -> CameraCheck:
+    from gbinet.cli.progress import progress_bar
+    from gbinet.scenes.refine import check_cameras
+
+    with progress_bar() as progress:
+        return check_cameras(scene, progress)
 
 
 def _content(scene: Scene) -> dict[str, object]:

@@ -56,6 +56,7 @@ _TITLES = {
     "frames": "choosing frames",
     "poses": "finding poses",
     "reading": "reading photos",
+    "cameras": "refining cameras",
     "kernels": "kernels",
     "depth": "depth maps",
     "fusion": "fusing",

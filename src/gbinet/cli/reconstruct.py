@@ -63,6 +63,7 @@ def run(
     fusion: FusionFlags = FusionOptions(),
     scene: SceneFlags = SceneOptions(),
     camera: Annotated[CameraSharing | None, BY_EXIF] = None,
+    refine_cameras: bool = False,
     frames: int = 100,
     place: PlaceFlags = UNPLACED,
     export: Annotated[tuple[ExportKind, ...], tyro.conf.arg(help_behavior_hint="(default: nothing)")] = (),
@@ -80,6 +81,8 @@ def run(
         max_size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
         camera: Which bare photos share one camera. per-folder also reads the folders in the folder.
+        refine_cameras: Correct cameras of the scene that are nearly right (phones, headsets, SLAM, GPS), by
+            matches between the photos. Frame and scale stay.
         frames: Photos taken from a video, at most: sharp ones that show something new.
         export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, or depth maps as pictures,
             into out/export; or the cloud as out/cloud.las, .laz or .xyz. Several are fine.
@@ -99,6 +102,7 @@ def run(
         images=scene.images,
         masks=scene.masks,
         camera=camera,
+        refine_cameras=refine_cameras,
         frames=frames,
         place=place.config(),
         export=export,
@@ -119,10 +123,9 @@ def _report(result: Reconstruction) -> None:
     from gbinet.formats.reading import read_json
     from gbinet.pipeline.record import duration
 
-    if result.poses is not None:
-        say(result.poses.summary())
-    if result.place is not None:
-        say(result.place.summary())
+    for step in (result.poses, result.refined, result.place):
+        if step is not None:
+            say(step.summary())
     say_notes(result.warnings)
     if result.depth.kept:
         say(f"{len(result.depth.kept)} depth maps were there already, {len(result.depth.computed)} are new.")

@@ -17,6 +17,7 @@ from gbinet.scenes.kinds import is_scene_folder
 _RESULTS = (
     "depth",
     "undistorted",
+    "refined",
     "export",
     "stages",
     "frames",

@@ -18,6 +18,8 @@ from gbinet.pipeline.opening import Opening, open_scene, step_of
 from gbinet.pipeline.video import video_photos
 from gbinet.progress import StepProgress
 from gbinet.scene import Scene
+from gbinet.scenes.refine.keep import refine_cameras
+from gbinet.scenes.refine.outcome import Refinement
 from gbinet.scenes.result import write_result
 from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import Report
@@ -34,6 +36,7 @@ class Prepared:
     posed: PosedPhotos | None  # what structure from motion came to, where it was needed
     place: Georeference | None  # where its frame lies on the map, where known
     notes: list[str]
+    refined: Refinement | None = None  # what came of the given cameras, where refining them was asked for
 
 
 class Preparing(Opening, Protocol):
@@ -45,19 +48,28 @@ class Preparing(Opening, Protocol):
     @property
     def place(self) -> PlaceConfig: ...
 
+    @property
+    def refine_cameras(self) -> bool: ...
+
 
 def prepare(
     source: Scene | str | Path, out: Path, config: Preparing, progress: StepProgress | None
 ) -> Prepared:
-    """Frames of a video, poses of bare photos, place and unit; leaves the scene in `out/scene.json`."""
+    """Frames of a video, poses of bare photos, better ones, place and unit; leaves `out/scene.json`."""
     if not isinstance(source, Scene) and is_video_name(Path(source)):
         source = video_photos(Path(source), out, config.frames, step_of(progress, "frames"))
     scene, notes, posed = open_scene(source, out, config, progress)
+    refined = None
+    if config.refine_cameras and posed is not None:
+        notes.append("--refine-cameras changes nothing here: the cameras were found from these very photos")
+    elif config.refine_cameras:
+        scene, refined = refine_cameras(scene, out, step_of(progress, "cameras"))
+        notes += refined.warnings()
     scene, place, doubts = placed(scene, config.place, bare=posed is not None)
     left = leave_behind(out, place)
     write_place(out, place)
     write_result(scene, out)
-    return Prepared(scene, posed, place, [*notes, *doubts, *left])
+    return Prepared(scene, posed, place, [*notes, *doubts, *left], refined)
 
 
 def placed(scene: Scene, config: PlaceConfig, *, bare: bool) -> tuple[Scene, Georeference | None, list[str]]:

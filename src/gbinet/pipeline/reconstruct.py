@@ -30,12 +30,13 @@ from gbinet.pipeline.kernels import prepare_kernels, preparing_beside
 from gbinet.pipeline.opening import step_of
 from gbinet.pipeline.output import output_folder
 from gbinet.pipeline.placing import prepare, with_place
-from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses
+from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses, with_refinement
 from gbinet.pointcloud import PointCloud
 from gbinet.progress import Progress, StepProgress
 from gbinet.provenance import maker
 from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder
+from gbinet.scenes.refine.outcome import Refinement
 from gbinet.scenes.sfm.cameras import CameraSharing
 from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import write_report
@@ -50,6 +51,9 @@ class ReconstructConfig:
     images: Path | None = None  # folder of the photos, where a scene with poses has them elsewhere
     masks: Path | None = None  # folder of masks named like the photos; 0 = ignore
     camera: CameraSharing | None = None  # which bare photos share a camera; None = by size and EXIF
+    refine_cameras: bool = (
+        False  # correct cameras of the scene that are nearly right, by matches of the photos
+    )
     frames: int = 100  # photos taken from a video, at most
     place: PlaceConfig = field(default_factory=PlaceConfig)  # GPS, known positions or a length
     export: tuple[ExportKind, ...] = ()  # also write scene, depth maps or cloud for other programs
@@ -86,6 +90,7 @@ class Reconstruction:
     extras: tuple[Path, ...] = ()  # exports and meshes
     poses: PosedPhotos | None = None  # what structure from motion came to, where it was needed
     place: Georeference | None = None  # where its frame lies on the map, where known
+    refined: Refinement | None = None  # what came of refining its cameras, where that was asked for
 
 
 def reconstruct(
@@ -199,9 +204,11 @@ def _run(
     seconds = time.perf_counter() - began
     record = record_of(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
     record["poses"] = None if posed is None else posed.to_dict()
+    record["refined_cameras"] = None if ready.refined is None else ready.refined.to_dict()
     record["georeference"] = None if located is None else located.to_dict()
     record["files"] = [path.relative_to(out).as_posix() for path in extras]
     page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed, scene)
+    page = with_refinement(page, ready.refined)
     page = with_place(page, located, bare=posed is not None)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
     write_json(out / "run.json", record)
@@ -217,6 +224,7 @@ def _run(
         extras,
         posed,
         located,
+        ready.refined,
     )
 
 

@@ -24,6 +24,7 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.pointcloud import PointCloud
 from gbinet.provenance import maker
 from gbinet.scene import Scene
+from gbinet.scenes.refine.outcome import Refinement
 from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import Report, SmallMaps, ViewCard, shown_every, view_card
 from gbinet.viewer.report_cloud import CloudSample
@@ -179,6 +180,15 @@ def with_poses(page: Report, posed: PosedPhotos | None, source: Scene | str | Pa
     placed = ("photos posed", f"{len(posed.placed)} of {len(posed.placed) + len(posed.missing)}")
     tables = {"Structure from motion": posed.outcome.facts(), **page.tables}
     return replace(page, numbers=[*page.numbers[:1], placed, *page.numbers[1:]], tables=tables)
+
+
+def with_refinement(page: Report, refined: Refinement | None) -> Report:
+    """The report with what came of the given cameras, where refining them was asked for."""
+    if refined is None:
+        return page
+    count = ("cameras refined", f"{len(refined.refined)} of {refined.views}")
+    tables = {"Refined cameras": refined.facts(), **page.tables}
+    return replace(page, numbers=[*page.numbers[:1], count, *page.numbers[1:]], tables=tables)
 
 
 def record_of(

@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import torch
 
+from gbinet.camera import Camera
 from gbinet.errors import FormatError
 from gbinet.formats.depth_files import read_depth
 from gbinet.names import distinct_stems
-from gbinet.scene import DepthRange, Scene, SourceView, View
+from gbinet.scene import DepthRange, Scene, SourceView, SparsePoints, View
 from gbinet.scenes.neighbours import rank_by_geometry, rank_by_tracks
 from gbinet.scenes.ranges import range_from_depths, ranges_from_cameras, ranges_from_points
+
+_GUESS = "is a guess from the cameras alone"
 
 
 def completed(scene: Scene, *, depth_range: DepthRange | None = None, max_sources: int = 10) -> Scene:
@@ -28,6 +31,25 @@ def completed(scene: Scene, *, depth_range: DepthRange | None = None, max_source
     if len(views) < 2:
         warnings.append("only one view: depth needs at least two")
     return replace(scene, views=views, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def completed_by_points(scene: Scene, cameras: Sequence[Camera], points: SparsePoints) -> Scene:
+    """A completed scene with other cameras, and what points say where its ranges are guesses from cameras."""
+    guesses = (
+        [None] * len(scene.views) if scene.points else ranges_from_cameras([v.camera for v in scene.views])
+    )
+    moved = [replace(view, camera=camera) for view, camera in zip(scene.views, cameras, strict=True)]
+    guessed = [view.depth_range == guess for view, guess in zip(moved, guesses, strict=True)]
+    if not any(guessed):
+        return replace(scene, views=tuple(moved))
+    views = [
+        replace(view, depth_range=None, sources=()) if own else view
+        for view, own in zip(moved, guessed, strict=True)
+    ]
+    most = max(len(view.sources) for view in moved)
+    known = tuple(text for text in scene.warnings if _GUESS not in text)
+    better = completed(replace(scene, views=tuple(views), points=points, warnings=known), max_sources=most)
+    return replace(better, points=None)
 
 
 def _odd_centres(views: Sequence[View]) -> list[str]:
@@ -57,7 +79,7 @@ def _with_ranges(scene: Scene, given: DepthRange | None, warnings: list[str]) ->
     lacking = ranges.count(None)
     if lacking:
         warnings.append(
-            f"the depth range of {lacking} of {len(ranges)} views is a guess from the cameras alone; "
+            f"the depth range of {lacking} of {len(ranges)} views {_GUESS}; "
             "check it, and give --depth-range NEAR FAR if it is wrong"
         )
         ranges = _filled(ranges, list(ranges_from_cameras(cameras)))
