@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from gbinet import ops
 from gbinet.camera import pixel_centres
-from gbinet.ops.bilinear_cpu import BORDER, sample, table
+from gbinet.ops.bands_cpu import in_bands
+from gbinet.ops.bilinear_cpu import BORDER, RowTable, sample, table
 
 BAND_VOXELS = 1 << 16  # worked on at a time: what lies between the steps stays in the cache
 
@@ -24,18 +25,17 @@ def cost_volume(
 ) -> Tensor:  # [B, G, D, H, W] in the features' type
     batch, bins, height, width = depth.shape
     result = views[0].new_empty(batch, groups, bins, height, width)
-    rows = max(1, BAND_VOXELS // (bins * width))
     layers = [_layer(conv) for conv in (*(block.conv for block in network.hidden), network.output)]
     means = _means(views[0].shape[1], groups)
+    rays = pixel_centres(height, width)  # [H, W, 2]
     for i in range(batch):
         sources = [table(view[i]) for view in views[1:]]
-        for top in range(0, height, rows):
-            band = slice(top, min(top + rows, height))
-            rays = pixel_centres(height, width)[band]  # [h, W, 2]
+
+        def work(band: slice, i: int = i, sources: Sequence[RowTable] = sources) -> None:
             reference = views[0][i, :, band].permute(1, 2, 0).float().contiguous()  # [h, W, C]
             total = weights = None
             for source, transform in zip(sources, transforms[i], strict=True):
-                x, y = _positions(transform, rays, depth[i, :, band])  # [D, h, W] each
+                x, y = _positions(transform, rays[band], depth[i, :, band])  # [D, h, W] each
                 seen = sample(source, x.flatten(), y.flatten())  # [D * h * W, C]
                 seen.view(bins, *reference.shape).mul_(reference)
                 volume = means @ seen.T  # [G, D * h * W]
@@ -46,6 +46,8 @@ def cost_volume(
             assert total is not None and weights is not None  # two views or more
             total.div_(weights.clamp_min_(ops.TINY))
             result[i, :, :, band] = total.view(groups, bins, *reference.shape[:2])
+
+        in_bands(work, height, max(1, BAND_VOXELS // (bins * width)))
     return result
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from gbinet.camera import pixel_centres
-from gbinet.ops.bilinear_cpu import BORDER, sample, table
+from gbinet.ops.bands_cpu import in_bands
+from gbinet.ops.bilinear_cpu import BORDER, RowTable, sample, table
 
 BAND_PIXELS = 1 << 15  # worked on at a time: what lies between the steps stays in the cache
 
@@ -18,12 +19,14 @@ def deform_conv2d(
 ) -> None:
     height, width = features.shape[-2:]
     taps = weight.permute(2, 3, 0, 1).flatten(0, 1).float().contiguous()  # [9, O, C]
-    rows = max(1, BAND_PIXELS // width)
+    centres = pixel_centres(height, width) + BORDER  # [H, W, 2]
     for image, moved, target in zip(features, offsets, out, strict=True):
         source = table(image)
-        for top in range(0, height, rows):
-            band = slice(top, min(top + rows, height))
-            x, y = (pixel_centres(height, width)[band] + BORDER).unbind(-1)  # [h, W] each
+
+        def work(
+            band: slice, moved: Tensor = moved, target: Tensor = target, source: RowTable = source
+        ) -> None:
+            x, y = centres[band].unbind(-1)  # [h, W] each
             result = taps.new_zeros(len(weight), x.numel())  # [O, h * W]
             for tap, matrix in enumerate(taps):
                 across = (x + (tap % 3 - 1)).add_(moved[2 * tap + 1, band])
@@ -31,3 +34,5 @@ def deform_conv2d(
                 sampled = sample(source, across.flatten(), down.flatten())  # [h * W, C]
                 result.addmm_(matrix, sampled.T)
             target[:, band] = result.view(-1, *x.shape)
+
+        in_bands(work, height, max(1, BAND_PIXELS // width))

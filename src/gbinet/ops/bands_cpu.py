@@ -1,0 +1,53 @@
+"""Bands of an image, worked on side by side on a CPU by threads that compute alone.
+
+torch shares out every small operation by itself and waits for the slowest thread each time; where other work
+is on the machine, it waits most of the time. A band is many operations, and whoever is done takes the next.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+
+def in_bands(work: Callable[[slice], None], height: int, rows: int) -> None:
+    """work(rows of a band) for all bands of an image, in any order, without gradients."""
+    bands = [slice(top, min(top + rows, height)) for top in range(0, height, rows)]
+    threads = torch.get_num_threads()
+    if threads == 1 or len(bands) == 1:
+        for band in bands:
+            work(band)
+        return
+    mode = torch.is_inference_mode_enabled()  # every thread has its own
+
+    def alone(band: slice) -> None:
+        with torch.inference_mode(mode), torch.no_grad():
+            work(band)
+
+    list(_pool(threads).map(alone, bands))  # raises what they raise
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """So many threads, in each of which torch uses one."""
+    ready = threading.Barrier(threads + 1)
+    pool = ThreadPoolExecutor(threads, "band", initializer=_compute_alone)
+    for _ in range(threads):
+        pool.submit(ready.wait)
+    ready.wait()
+    torch.set_num_threads(threads)  # of threads that are yet to come; this one's was not touched
+    return pool
+
+
+def _compute_alone() -> None:
+    torch.get_num_threads()  # a thread's first question takes over what holds for all
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):  # a child has no such threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
