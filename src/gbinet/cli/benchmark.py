@@ -33,7 +33,7 @@ def speed(
         views: Images per depth map, all of them encoded.
         repeat: How often it is timed, after two warm-up runs.
         weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
-        precision: auto is float16 on CUDA and float32 elsewhere.
+        precision: auto is float16 on CUDA, bfloat16 in part on CPUs that have it, and float32 elsewhere.
         out: JSON file to write.
     """
     from gbinet.inference.resources import resources_of_depth_map

@@ -122,7 +122,7 @@ class NetworkOptions:
     """Name of bundled weights, a weights file of gbinet, or a published .ckpt."""
     device: Device = "auto"
     precision: Precision = "auto"
-    """auto is float16 on CUDA and float32 elsewhere."""
+    """auto is float16 on CUDA, bfloat16 in part of the network on CPUs that have it, float32 elsewhere."""
     max_memory: Annotated[float | None, otherwise("what there is", "GIB")] = None
     """GiB that the network may use; larger images are cut into tiles."""
 
