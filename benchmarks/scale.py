@@ -77,7 +77,7 @@ def plan(folder: Path) -> dict[str, float]:
     wall, cpu = time.perf_counter(), time.process_time()
     scene = load_scene(folder)
     loaded = time.perf_counter() - wall
-    groups = in_groups(depth_order(scene, DepthConfig()), 32)
+    groups = in_groups(depth_order(scene), 32)
     with Comparer(scene, DepthFolder(scene, folder / "depth"), FusionConfig(), "cpu") as comparer:
         groups += in_groups(comparer.order, 16)
     return {

@@ -123,8 +123,8 @@ def test_two_and_four_workers_in_any_order(
         assert reconstructed(scene, model, tmp_path / "two") == whole
     plain = cluster_depth.depth_order
 
-    def shuffled(scene: Scene, config: DepthConfig) -> list[int]:
-        order = plain(scene, config)
+    def shuffled(scene: Scene) -> list[int]:
+        order = plain(scene)
         random.Random(7).shuffle(order)
         return order
 

@@ -110,7 +110,7 @@ def _all(
     finished: Finished,
     progress: Progress | None,
 ) -> DepthRun:
-    order = depth_order(scene, config)
+    order = depth_order(scene)
     names = [view.name for view in scene.views]
     todo = [i for i in order if i not in finished.kept]
     total = DepthRun(kept=[names[i] for i in order if i in finished.kept], warnings=list(finished.notes))

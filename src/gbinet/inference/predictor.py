@@ -45,10 +45,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 # Working memory per pixel and bin in float32. With 4 bins 600 were measured on a CPU, and 280 with the fused
-# kernels, which hold fewer volumes at once (6 bins: 440; docs/performance.md). Half of it in half precision.
+# kernels, which hold fewer volumes at once (6 bins: 440; docs/benchmarks/speed.md). In half precision half.
 _SEARCH_BYTES = 700 / 4
 _FUSED_SEARCH_BYTES = 320 / 4
-_FUSED = 10  # neighbours of a view that fusion asks, unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -127,12 +126,10 @@ def estimate_depths(
             raise
 
 
-def depth_order(scene: Scene, config: DepthConfig) -> list[int]:
-    """All views, neighbours after each other: features are used again while they are held.
-
-    As many neighbours as fusion compares a view with: it can follow closely.
-    """
-    return together_order([view.best_sources(max(config.views - 1, _FUSED)) for view in scene.views])
+def depth_order(scene: Scene) -> list[int]:
+    """All views, neighbours after each other: features are used again while they are held, and fusion, which
+    compares a view with its neighbours, can follow closely."""
+    return together_order([view.best_sources() for view in scene.views])
 
 
 def _warn(view: int, problem: str) -> None:
@@ -182,7 +179,7 @@ class DepthWorker:
 
     def run(self, progress: Progress | None) -> DepthRun:
         began = time.perf_counter()
-        order = depth_order(self.scene, self.config)
+        order = depth_order(self.scene)
         todo = [i for i in order if i not in self.finished.kept]
         self.result.kept = [self.scene.views[i].name for i in order if i in self.finished.kept]
         done = len(order) - len(todo)
