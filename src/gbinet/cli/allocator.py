@@ -13,8 +13,8 @@ _LARGE = 1 << 30
 def keep_freed_memory() -> None:
     """glibc gives every large block back and fetches it anew, page by page, each cleared by the system.
 
-    On a CPU that was a quarter of the processor time at 1152x864 (docs/benchmarks/speed.md). Other C libraries
-    and systems stay as they are. inference.device.give_back_memory still works.
+    On a CPU that was a quarter of the processor time (docs/benchmarks/speed.md). Other C libraries and
+    systems stay as they are. inference.device.give_back_memory still works.
 
     Every thread would keep memory of its own, whether it works or not: twenty of them read, write and paint
     with 790 MiB beyond the program's own. Two heaps for all of them hold 450, and no thread waits for them.

@@ -1,7 +1,7 @@
 """Convolutions with few channels, 2D and 3D, with bias, ReLU and skip connection in the same pass.
 
-cuDNN is slow where channels are few, above all for 8 -> 1 (docs/benchmarks/speed.md), and bias, ReLU and addition
-are passes of their own there. Inference only. The kernels of ops/conv.py.
+cuDNN is slow where channels are few, above all for 8 -> 1 (docs/benchmarks/speed.md), and bias, ReLU and
+addition are passes of their own there. Inference only. The kernels of ops/conv.py.
 """
 
 from __future__ import annotations
