@@ -13,7 +13,7 @@ from gbinet.camera import pixel_centres
 from gbinet.ops.bands_cpu import in_bands
 from gbinet.ops.bilinear_cpu import BORDER, RowTable, sample, table
 
-BAND_VOXELS = 1 << 16  # worked on at a time: what lies between the steps stays in the cache
+BAND_VALUES = 1 << 20  # sampled at a time by a thread: large enough to count, small enough for the cache
 
 
 def cost_volume(
@@ -47,7 +47,7 @@ def cost_volume(
             total.div_(weights.clamp_min_(ops.TINY))
             result[i, :, :, band] = total.view(groups, bins, *reference.shape[:2])
 
-        in_bands(work, height, max(1, BAND_VOXELS // (bins * width)))
+        in_bands(work, height, max(1, BAND_VALUES // (bins * width * views[0].shape[1])))
     return result
 
 
