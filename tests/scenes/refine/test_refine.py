@@ -16,7 +16,7 @@ from walls_scene import walls_scene
 
 from gbinet.formats.image import write_image
 from gbinet.progress import Progress
-from gbinet.scene import Scene
+from gbinet.scene import Scene, SourceView
 from gbinet.scenes.complete import completed
 from gbinet.scenes.refine import check_cameras, refine_cameras
 from gbinet.scenes.refine.adjust import rotation_vectors, rotations
@@ -103,8 +103,9 @@ def test_frame_and_scale_are_those_of_the_given_cameras(found: Found) -> None:
 
 
 @pytest.mark.slow
-def test_moving_the_whole_scene_moves_the_result(truth: Scene) -> None:
-    """In map coordinates and centimetres it is the same scene."""
+@pytest.mark.parametrize("digits", [15, 7])
+def test_moving_the_whole_scene_moves_the_result(truth: Scene, digits: int) -> None:
+    """In map coordinates and centimetres it is the same scene, also where a file rounds rotations."""
     given = disturbed(truth, 0.3, 0.01)
     here = refine(given)
     turn = rotations(np.array([[0.3, -0.2, 0.9]]))[0]
@@ -112,12 +113,32 @@ def test_moving_the_whole_scene_moves_the_result(truth: Scene) -> None:
     far = []
     for view in given.views:
         pose = view.camera.cam_from_world.numpy().copy()
-        rotation = pose[:3, :3] @ turn.T
+        rotation = np.round(pose[:3, :3] @ turn.T, digits)
         centre = scale * turn @ (-pose[:3, :3].T @ pose[:3, 3]) + shift
         pose[:3, :3], pose[:3, 3] = rotation, -rotation @ centre
         far.append(replace(view, camera=replace(view.camera, cam_from_world=torch.from_numpy(pose))))
     there = refine(replace(given, views=tuple(far)))
     assert np.allclose(there.cameras.centres, scale * here.cameras.centres @ turn.T + shift, atol=0.05)
+
+
+def test_matches_of_photos_from_one_place_do_not_judge(truth: Scene) -> None:
+    given = disturbed(truth, 0.5, 0.02)
+    twice = [  # a headset at rest: every photo two times, and its double is its best source
+        replace(view, name=f"{view.name}{k}", sources=(SourceView(2 * i + 1 - k, 9.0), SourceView(j, 1.0)))
+        for i, view in enumerate(given.views)
+        for k, j in ((0, (2 * i + 2) % 14), (1, (2 * i + 12) % 14))
+    ]
+    off = check_cameras(replace(given, views=tuple(twice)))
+    assert off.off is not None and off.off > 1
+    views = []
+    for view in given.views[:3]:
+        pose = view.camera.cam_from_world.clone()
+        pose[:3, 3] = 0
+        sources = tuple(source for source in view.sources if source.index < 3)
+        views.append(replace(view, camera=replace(view.camera, cam_from_world=pose), sources=sources))
+    turning = replace(given, views=tuple(views))
+    assert "from one place" in check_cameras(turning).summary()
+    assert "from one place" in refine(turning).outcome.summary()
 
 
 def test_right_cameras_stay_as_they_are(truth: Scene, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class CameraCheck:
 
     def summary(self) -> str:
         if self.off is None:
-            return "cameras not checked: the photos compared share too few features"
+            return "cameras not checked: the photos share too few features, or were taken from one place"
         found = (
             f"matches lie {self.off:.2f} px off their epipolar lines in the median ({self.matches:,} matches)"
         )
