@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,6 +189,35 @@ def test_the_result_is_kept_until_its_input_changes(
     assert refine_cameras(two, tmp_path)[0] is two and calls == [1]
     (tmp_path / "refined" / "cameras.json").write_text(json.dumps({"inputs": 3}))
     assert refine_cameras(two, tmp_path)[0] is two and calls == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        (("views", 0, "cam_from_world"), [[float("nan")] * 4] * 4),
+        (("views", 0, "cam_from_world"), [[0.0] * 4] * 4),
+        (("views", 0, "cam_from_world"), [[1.0, 2.0], [3.0]]),
+        (("views", 0, "sources"), [[99, 1.0]]),
+        (("views", 0, "sources"), [[float("inf"), 1.0]]),
+        (("views", 0, "depth_range"), [3, 1]),
+        (("outcome", "before"), "much"),
+        (("outcome", "moved"), None),
+        (("views",), []),
+    ],
+)
+def test_what_somebody_changed_is_found_anew(
+    found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, ...], what: object
+) -> None:
+    content = part = json.loads((found.folder / "refined" / "cameras.json").read_text())
+    for step in where[:-1]:
+        part = part[step]
+    part[where[-1]] = what
+    (tmp_path / "refined").mkdir()
+    (tmp_path / "refined" / "cameras.json").write_text(json.dumps(content))
+    anew = Refined(cameras_of(found.given), replace(found.outcome, kept_because="a test"), None)
+    monkeypatch.setattr("gbinet.scenes.refine.keep.refine", lambda *_: anew)
+    scene, outcome = refine_cameras(found.given, tmp_path)
+    assert scene is found.given and outcome.kept_because == "a test"
 
 
 def test_the_same_input_gives_the_same_bytes(found: Found, tmp_path: Path) -> None:

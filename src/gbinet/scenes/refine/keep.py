@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from gbinet.errors import FormatError, InputError
@@ -19,6 +20,7 @@ from gbinet.scene import DepthRange, Scene, SourceView, View
 from gbinet.scenes.complete import completed_by_points
 from gbinet.scenes.refine.outcome import Refinement
 from gbinet.scenes.refine.refine import Refined, refine
+from gbinet.scenes.views import checked_camera
 
 FOLDER = "refined"  # in the output folder
 _FILE = "cameras.json"
@@ -93,17 +95,25 @@ def _known(scene: Scene, folder: Path, key: str) -> tuple[Scene, Refinement] | N
         outcome = Refinement.from_dict(stored["outcome"])
         if outcome.kept_because is not None:
             return scene, outcome
-        views = tuple(_view(view, one) for view, one in zip(scene.views, stored["views"], strict=True))
+        count, path = len(scene.views), folder / _FILE
+        views = tuple(
+            _view(path, view, one, count) for view, one in zip(scene.views, stored["views"], strict=True)
+        )
         return replace(scene, views=views, warnings=tuple(map(str, stored["warnings"]))), outcome
-    except (OSError, FormatError, InputError, ValueError, KeyError, TypeError):
+    except (OSError, FormatError, InputError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
-def _view(view: View, stored: dict[str, Any]) -> View:
-    pose, limits = torch.tensor(stored["cam_from_world"], dtype=torch.float64), stored["depth_range"]
+def _view(path: Path, view: View, stored: dict[str, Any], count: int) -> View:
+    pose, limits = np.array(stored["cam_from_world"], dtype=np.float64).reshape(4, 4), stored["depth_range"]
+    sources = tuple(SourceView(int(index), float(score)) for index, score in stored["sources"])
+    if not all(0 <= source.index < count for source in sources):
+        raise FormatError(path, f"a source of view {view.name} is not a view of the scene")
+    size = (view.camera.width, view.camera.height)
+    camera = checked_camera(path, view.camera.K.double().numpy(), pose, size)
     return replace(
         view,
-        camera=replace(view.camera, cam_from_world=pose),
+        camera=replace(view.camera, cam_from_world=camera.cam_from_world),
         depth_range=None if limits is None else DepthRange(*limits),
-        sources=tuple(SourceView(int(index), float(score)) for index, score in stored["sources"]),
+        sources=sources,
     )
