@@ -242,6 +242,11 @@ def test_ranges_that_were_guessed_follow_the_points(found: Found, tmp_path: Path
     assert [v.depth_range for v in found.scene.views] == [v.depth_range for v in found.given.views]
 
 
+def test_warnings_of_a_later_run_are_its_own(found: Found) -> None:
+    given = replace(found.given, warnings=("masks: holds no mask for 7 of 7 views",))
+    assert refine_cameras(given, found.folder)[0].warnings == given.warnings
+
+
 def test_masked_features_are_not_used(truth: Scene, tmp_path: Path) -> None:
     black = write_image(tmp_path / "mask.png", np.zeros((180, 240), bool))
     masked = replace(truth, views=tuple(replace(view, mask_path=black) for view in truth.views))
