@@ -17,8 +17,8 @@ from walls_scene import walls_scene
 
 from gbinet.formats.image import write_image
 from gbinet.progress import Progress
-from gbinet.scene import Scene, SourceView
-from gbinet.scenes.complete import completed
+from gbinet.scene import Scene, SourceView, SparsePoints
+from gbinet.scenes.complete import completed, completed_by_points
 from gbinet.scenes.refine import check_cameras, refine_cameras
 from gbinet.scenes.refine.adjust import rotation_vectors, rotations
 from gbinet.scenes.refine.outcome import Refinement
@@ -146,6 +146,22 @@ def test_right_cameras_stay_as_they_are(truth: Scene, tmp_path: Path) -> None:
     scene, outcome = refine_cameras(truth, tmp_path)
     assert outcome.kept_because is not None and "as well as refined ones" in outcome.kept_because
     assert scene is truth and outcome.summary().startswith("the given cameras were kept: ")
+
+
+def test_wrong_cameras_that_stay_are_not_called_right(truth: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing_better: Any = lambda given, every, *_: (given, every, np.zeros((every.count, 3)))  # noqa: E731
+    monkeypatch.setattr("gbinet.scenes.refine.refine._searched", nothing_better)
+    said = refine(disturbed(truth, 0.5, 0.02)).outcome.summary()
+    assert "as well" not in said and "none were found that fit clearly better" in said and "focal" in said
+
+
+def test_points_of_a_scene_stay_with_it(found: Found) -> None:
+    points = SparsePoints(torch.rand(50, 3, dtype=torch.float64))
+    views = tuple(replace(view, depth_range=None) for view in found.given.views)
+    few = SparsePoints(torch.tensor([[0.0, 0, 5], [0.2, 0, 4], [0, 0.3, 5]], dtype=torch.float64))
+    scene = replace(found.given, views=views, points=points)
+    cameras = [view.camera for view in found.scene.views]
+    assert completed_by_points(scene, cameras, few).points is points
 
 
 def test_what_cannot_be_refined_is_kept_and_said(truth: Scene, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from gbinet.scenes.refine.guided import (
     off_lines,
     pairs_of,
 )
-from gbinet.scenes.refine.outcome import CameraCheck, Refinement
+from gbinet.scenes.refine.outcome import OFF, CameraCheck, Refinement
 from gbinet.scenes.refine.tracks import Tracks, link, reprojected, triangulated
 from gbinet.scenes.sfm.colmap import quiet
 
@@ -154,14 +154,21 @@ def _refined(pycolmap: object, scene: Scene, progress: Progress | None) -> Refin
     )
     assert outcome.before is not None and outcome.after is not None
     if outcome.after > _BETTER * outcome.before:
-        less = "fit the photos as well as refined ones: matches lie"
-        return _kept(
-            asked, outcome, f"they {less} {outcome.before:.2f} px off their epipolar lines in the median"
-        )
+        return _kept(asked, outcome, _no_better(outcome.before, outcome.after))
     poses = _poses(found.cam_from_world[:, :3, :3], found.centres + middle)
     poses = np.where(seen[:, None, None], poses, asked.cam_from_world)
     outcome = _moved(scene, given, found, seen, outcome)
     return Refined(replace(asked, cam_from_world=poses), outcome, _sparse(tracks, points + middle))
+
+
+def _no_better(before: float, after: float) -> str:
+    lie = f"matches lie {before:.2f} px off their epipolar lines in the median"
+    if before <= OFF:
+        return f"they fit the photos as well as refined ones: {lie}"
+    return (
+        f"none were found that fit clearly better: {lie}, {after:.2f} px with the best ones; focal length or "
+        "lens distortion may be wrong, or the cameras too far off"
+    )
 
 
 def _kept(given: CameraArrays, outcome: Refinement, why: str) -> Refined:
