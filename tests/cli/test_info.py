@@ -57,8 +57,9 @@ def test_bare_photos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     scene(tmp_path)
     (tmp_path / "transforms.json").unlink()
     (tmp_path / "images" / "broken.jpg").write_bytes(b"x")
-    assert main(["info", str(tmp_path), "--picture", str(tmp_path / "a.png")]) == 0
+    assert main(["info", str(tmp_path), "--picture", str(tmp_path / "a.png"), "--check-cameras"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
+    assert "No cameras were checked" in printed
     assert "No picture" in printed and not (tmp_path / "a.png").exists()
     assert "photos 4" in printed and "40x30 (3)" in printed and "gbinet reconstruct" in printed
 

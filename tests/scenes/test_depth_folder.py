@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,21 @@ def test_a_depth_map_in_another_unit_is_not_mixed_with_the_scene(
     moved = moved_scene(scene, Similarity(unit, np.eye(3), np.zeros(3)))
     with pytest.raises(SceneError, match="another camera"):
         DepthFolder(moved, tmp_path).load(0)
+
+
+@pytest.mark.parametrize("degrees", [0.3, 0.03])
+def test_a_depth_map_of_refined_cameras_is_not_mixed_with_the_given_ones(
+    ball_scene: SceneMaker, tmp_path: Path, degrees: float
+) -> None:
+    scene = ball_scene(views=2)
+    view = scene.views[0]
+    pose, turn = view.camera.cam_from_world.double().clone(), np.radians(degrees)
+    across = [[np.cos(turn), 0, np.sin(turn)], [0, 1, 0], [-np.sin(turn), 0, np.cos(turn)]]
+    pose[:3] = torch.tensor(across, dtype=torch.float64) @ pose[:3]
+    depth = torch.full((view.camera.height, view.camera.width), 2.0)
+    refined = replace(view.camera, cam_from_world=pose)
+    write_depth_map(tmp_path / f"{view.name}.npz", DepthMap(depth, refined))
+    with pytest.raises(SceneError, match="another camera"):
+        DepthFolder(scene, tmp_path).load(0)
+    scene = replace(scene, views=(replace(view, camera=refined), *scene.views[1:]))
+    assert DepthFolder(scene, tmp_path).load(0) is not None

@@ -52,6 +52,8 @@ def run(
         console.print("These photos have no camera poses. `gbinet reconstruct` finds them first.")
         if picture is not None:
             console.print("No picture was written: it would show the cameras.")
+        if check_cameras:
+            console.print("No cameras were checked: there are none yet.")
         tell({"kind": found.name, "root": folder, "photos": [p.name for p in list_photos(folder)]})
         return
     loaded = scene.load(folder, kind)

@@ -49,7 +49,7 @@ def completed_by_points(scene: Scene, cameras: Sequence[Camera], points: SparseP
     most = max(len(view.sources) for view in moved)
     known = tuple(text for text in scene.warnings if _GUESS not in text)
     better = completed(replace(scene, views=tuple(views), points=points, warnings=known), max_sources=most)
-    return replace(better, points=None)
+    return replace(better, points=scene.points)
 
 
 def _odd_centres(views: Sequence[View]) -> list[str]:

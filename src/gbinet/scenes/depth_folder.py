@@ -15,7 +15,9 @@ from gbinet.formats.reading import is_file
 from gbinet.scene import Scene
 
 WORKSPACE = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
-_SAME = 0.01  # share of its depth by which cameras that are the same may move a point
+# Share of its depth by which cameras that are the same may move a point: rounded numbers of other programs do
+# less, refined cameras (some tenths of a degree) more. Of a photo with 1000 px it is about 0.2 px.
+_SAME = 2e-4
 OURS = Path("depth") / "settings.json"  # what a run of ours leaves beside its depth maps
 
 
@@ -83,8 +85,9 @@ class DepthFolder:
         own = read_depth_camera(found[0])
         if own is not None and found[1] == 1.0 and _apart(depth_map, own) > _SAME:
             raise SceneError(
-                f"{found[0]}: this depth map has another camera (place, unit or focal length) than the photo "
-                f"has in {self.scene.root}; give the scene that the depth maps were made from"
+                f"{found[0]}: this depth map has another camera (place, direction, unit or focal length) "
+                f"than the photo has in {self.scene.root}; give the scene that the depth maps were made from "
+                "(with --refine-cameras, the output folder)"
             )
         return depth_map
 

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from walls_scene import walls_scene
 
 from gbinet.formats.image import write_image
 from gbinet.progress import Progress
-from gbinet.scene import Scene
-from gbinet.scenes.complete import completed
+from gbinet.scene import Scene, SourceView, SparsePoints
+from gbinet.scenes.complete import completed, completed_by_points
 from gbinet.scenes.refine import check_cameras, refine_cameras
 from gbinet.scenes.refine.adjust import rotation_vectors, rotations
 from gbinet.scenes.refine.outcome import Refinement
@@ -103,8 +104,9 @@ def test_frame_and_scale_are_those_of_the_given_cameras(found: Found) -> None:
 
 
 @pytest.mark.slow
-def test_moving_the_whole_scene_moves_the_result(truth: Scene) -> None:
-    """In map coordinates and centimetres it is the same scene."""
+@pytest.mark.parametrize("digits", [15, 7])
+def test_moving_the_whole_scene_moves_the_result(truth: Scene, digits: int) -> None:
+    """In map coordinates and centimetres it is the same scene, also where a file rounds rotations."""
     given = disturbed(truth, 0.3, 0.01)
     here = refine(given)
     turn = rotations(np.array([[0.3, -0.2, 0.9]]))[0]
@@ -112,7 +114,7 @@ def test_moving_the_whole_scene_moves_the_result(truth: Scene) -> None:
     far = []
     for view in given.views:
         pose = view.camera.cam_from_world.numpy().copy()
-        rotation = pose[:3, :3] @ turn.T
+        rotation = np.round(pose[:3, :3] @ turn.T, digits)
         centre = scale * turn @ (-pose[:3, :3].T @ pose[:3, 3]) + shift
         pose[:3, :3], pose[:3, 3] = rotation, -rotation @ centre
         far.append(replace(view, camera=replace(view.camera, cam_from_world=torch.from_numpy(pose))))
@@ -120,10 +122,46 @@ def test_moving_the_whole_scene_moves_the_result(truth: Scene) -> None:
     assert np.allclose(there.cameras.centres, scale * here.cameras.centres @ turn.T + shift, atol=0.05)
 
 
+def test_matches_of_photos_from_one_place_do_not_judge(truth: Scene) -> None:
+    given = disturbed(truth, 0.5, 0.02)
+    twice = [  # a headset at rest: every photo two times, and its double is its best source
+        replace(view, name=f"{view.name}{k}", sources=(SourceView(2 * i + 1 - k, 9.0), SourceView(j, 1.0)))
+        for i, view in enumerate(given.views)
+        for k, j in ((0, (2 * i + 2) % 14), (1, (2 * i + 12) % 14))
+    ]
+    off = check_cameras(replace(given, views=tuple(twice)))
+    assert off.off is not None and off.off > 1
+    views = []
+    for view in given.views[:3]:
+        pose = view.camera.cam_from_world.clone()
+        pose[:3, 3] = 0
+        sources = tuple(source for source in view.sources if source.index < 3)
+        views.append(replace(view, camera=replace(view.camera, cam_from_world=pose), sources=sources))
+    turning = replace(given, views=tuple(views))
+    assert "from one place" in check_cameras(turning).summary()
+    assert "from one place" in refine(turning).outcome.summary()
+
+
 def test_right_cameras_stay_as_they_are(truth: Scene, tmp_path: Path) -> None:
     scene, outcome = refine_cameras(truth, tmp_path)
     assert outcome.kept_because is not None and "as well as refined ones" in outcome.kept_because
     assert scene is truth and outcome.summary().startswith("the given cameras were kept: ")
+
+
+def test_wrong_cameras_that_stay_are_not_called_right(truth: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing_better: Any = lambda given, every, *_: (given, every, np.zeros((every.count, 3)))  # noqa: E731
+    monkeypatch.setattr("gbinet.scenes.refine.refine._searched", nothing_better)
+    said = refine(disturbed(truth, 0.5, 0.02)).outcome.summary()
+    assert "as well" not in said and "none were found that fit clearly better" in said and "focal" in said
+
+
+def test_points_of_a_scene_stay_with_it(found: Found) -> None:
+    points = SparsePoints(torch.rand(50, 3, dtype=torch.float64))
+    views = tuple(replace(view, depth_range=None) for view in found.given.views)
+    few = SparsePoints(torch.tensor([[0.0, 0, 5], [0.2, 0, 4], [0, 0.3, 5]], dtype=torch.float64))
+    scene = replace(found.given, views=views, points=points)
+    cameras = [view.camera for view in found.scene.views]
+    assert completed_by_points(scene, cameras, few).points is points
 
 
 def test_what_cannot_be_refined_is_kept_and_said(truth: Scene, tmp_path: Path) -> None:
@@ -169,6 +207,35 @@ def test_the_result_is_kept_until_its_input_changes(
     assert refine_cameras(two, tmp_path)[0] is two and calls == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        (("views", 0, "cam_from_world"), [[float("nan")] * 4] * 4),
+        (("views", 0, "cam_from_world"), [[0.0] * 4] * 4),
+        (("views", 0, "cam_from_world"), [[1.0, 2.0], [3.0]]),
+        (("views", 0, "sources"), [[99, 1.0]]),
+        (("views", 0, "sources"), [[float("inf"), 1.0]]),
+        (("views", 0, "depth_range"), [3, 1]),
+        (("outcome", "before"), "much"),
+        (("outcome", "moved"), None),
+        (("views",), []),
+    ],
+)
+def test_what_somebody_changed_is_found_anew(
+    found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, ...], what: object
+) -> None:
+    content = part = json.loads((found.folder / "refined" / "cameras.json").read_text())
+    for step in where[:-1]:
+        part = part[step]
+    part[where[-1]] = what
+    (tmp_path / "refined").mkdir()
+    (tmp_path / "refined" / "cameras.json").write_text(json.dumps(content))
+    anew = Refined(cameras_of(found.given), replace(found.outcome, kept_because="a test"), None)
+    monkeypatch.setattr("gbinet.scenes.refine.keep.refine", lambda *_: anew)
+    scene, outcome = refine_cameras(found.given, tmp_path)
+    assert scene is found.given and outcome.kept_because == "a test"
+
+
 def test_the_same_input_gives_the_same_bytes(found: Found, tmp_path: Path) -> None:
     refine_cameras(found.given, tmp_path)
     kept = []
@@ -189,6 +256,11 @@ def test_ranges_that_were_guessed_follow_the_points(found: Found, tmp_path: Path
         assert view.depth_range is not None and view.sources
         assert 2 < view.depth_range.near < 4 and 5 < view.depth_range.far < 16
     assert [v.depth_range for v in found.scene.views] == [v.depth_range for v in found.given.views]
+
+
+def test_warnings_of_a_later_run_are_its_own(found: Found) -> None:
+    given = replace(found.given, warnings=("masks: holds no mask for 7 of 7 views",))
+    assert refine_cameras(given, found.folder)[0].warnings == given.warnings
 
 
 def test_masked_features_are_not_used(truth: Scene, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,7 @@ _FARTHEST = 0.7  # distance of two descriptors of length 1
 _SOUND = 0.5  # share of a pair's matches that one epipolar geometry must explain
 _OFF = 2.0  # px that these may be off
 _SEED = 0
+_APART = 1e-3  # of the largest distance between two cameras of a pair: nearer ones have no epipolar lines
 _AT_ONCE = 1 << 22  # pairs of features
 
 
@@ -45,7 +46,7 @@ class CameraArrays:
     def fundamental(self, a: int, b: int) -> Array:
         """F [3, 3]: pixel b @ F @ pixel a = 0 for two pictures of one point."""
         pose = self.cam_from_world[b] @ np.linalg.inv(self.cam_from_world[a])
-        x, y, z = pose[:3, 3]
+        x, y, z = pose[:3, 3] / max(float(np.linalg.norm(pose[:3, 3])), 1e-300)
         cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
         found: Array = np.linalg.inv(self.K[b]).T @ cross @ pose[:3, :3] @ np.linalg.inv(self.K[a])
         return found
@@ -64,6 +65,14 @@ def off_lines(cameras: CameraArrays, pair: Pair, first: Array, second: Array) ->
 def pairs_of(sources: Sequence[Sequence[int]]) -> list[Pair]:
     """Every view with its source views."""
     return sorted({(min(a, b), max(a, b)) for a, others in enumerate(sources) for b in others if a != b})
+
+
+def apart(cameras: CameraArrays, pairs: Iterable[Pair]) -> list[Pair]:
+    """Pairs that were taken from two places. All matches of others fit, however wrong their cameras are."""
+    known, centres = sorted(pairs), cameras.centres
+    between = [float(np.linalg.norm(centres[a] - centres[b])) for a, b in known]
+    least = _APART * max(between, default=0.0)
+    return [pair for pair, length in zip(known, between, strict=True) if length > least]
 
 
 def find_matches(

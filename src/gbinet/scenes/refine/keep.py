@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from gbinet.errors import FormatError, InputError
@@ -19,6 +20,7 @@ from gbinet.scene import DepthRange, Scene, SourceView, View
 from gbinet.scenes.complete import completed_by_points
 from gbinet.scenes.refine.outcome import Refinement
 from gbinet.scenes.refine.refine import Refined, refine
+from gbinet.scenes.views import checked_camera
 
 FOLDER = "refined"  # in the output folder
 _FILE = "cameras.json"
@@ -38,7 +40,7 @@ def refine_cameras(scene: Scene, out: Path, progress: Progress | None = None) ->
     if known is None:
         found = refine(scene, progress)
         new = with_cameras(scene, found)
-        write_json(folder / _FILE, _content(new, found.outcome, key))
+        write_json(folder / _FILE, _content(scene, new, found.outcome, key))
         known = new, found.outcome
     hashes.save()
     return known
@@ -54,20 +56,20 @@ def with_cameras(scene: Scene, found: Refined) -> Scene:
 
 def _key(scene: Scene, hashes: Fingerprints) -> str:
     """Changes with everything that decides what comes out."""
-    digest = hashlib.blake2b(repr(_VERSION).encode(), digest_size=16)
+    digest = hashlib.blake2b(repr((_VERSION, scene.points is None)).encode(), digest_size=16)
     files = [path for view in scene.views for path in (view.image_path, view.mask_path) if path is not None]
     content = hashes.of_all(files)
     for view in scene.views:
         camera, limits = view.camera, view.depth_range
         said = (view.name, camera.width, camera.height, camera.K.tolist(), camera.cam_from_world.tolist())
         near_far = None if limits is None else (limits.near, limits.far)
-        around = [source.index for source in view.sources]
+        around = [(source.index, source.score) for source in view.sources]
         pictures = [content.get(path) for path in (view.image_path, view.mask_path) if path is not None]
         digest.update(repr((said, near_far, around, pictures)).encode())
     return digest.hexdigest()
 
 
-def _content(scene: Scene, outcome: Refinement, key: str) -> dict[str, Any]:
+def _content(given: Scene, scene: Scene, outcome: Refinement, key: str) -> dict[str, Any]:
     views = [
         {
             "name": view.name,
@@ -79,7 +81,15 @@ def _content(scene: Scene, outcome: Refinement, key: str) -> dict[str, Any]:
         }
         for view in scene.views
     ]
-    told = {"inputs": key, "outcome": outcome.to_dict(), "warnings": list(scene.warnings), "views": views}
+    told = {
+        "inputs": key,
+        "outcome": outcome.to_dict(),
+        "warnings": {  # only what changed: a later run may have others for reasons of its own
+            "gone": [text for text in given.warnings if text not in scene.warnings],
+            "new": [text for text in scene.warnings if text not in given.warnings],
+        },
+        "views": views,
+    }
     plain: dict[str, Any] = json.loads(json.dumps(told))
     return plain
 
@@ -93,17 +103,27 @@ def _known(scene: Scene, folder: Path, key: str) -> tuple[Scene, Refinement] | N
         outcome = Refinement.from_dict(stored["outcome"])
         if outcome.kept_because is not None:
             return scene, outcome
-        views = tuple(_view(view, one) for view, one in zip(scene.views, stored["views"], strict=True))
-        return replace(scene, views=views, warnings=tuple(map(str, stored["warnings"]))), outcome
-    except (OSError, FormatError, InputError, ValueError, KeyError, TypeError):
+        count, path = len(scene.views), folder / _FILE
+        views = tuple(
+            _view(path, view, one, count) for view, one in zip(scene.views, stored["views"], strict=True)
+        )
+        gone, new = (list(map(str, stored["warnings"][which])) for which in ("gone", "new"))
+        warnings = [*(text for text in scene.warnings if text not in gone), *new]
+        return replace(scene, views=views, warnings=tuple(dict.fromkeys(warnings))), outcome
+    except (OSError, FormatError, InputError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
-def _view(view: View, stored: dict[str, Any]) -> View:
-    pose, limits = torch.tensor(stored["cam_from_world"], dtype=torch.float64), stored["depth_range"]
+def _view(path: Path, view: View, stored: dict[str, Any], count: int) -> View:
+    pose, limits = np.array(stored["cam_from_world"], dtype=np.float64).reshape(4, 4), stored["depth_range"]
+    sources = tuple(SourceView(int(index), float(score)) for index, score in stored["sources"])
+    if not all(0 <= source.index < count for source in sources):
+        raise FormatError(path, f"a source of view {view.name} is not a view of the scene")
+    size = (view.camera.width, view.camera.height)
+    camera = checked_camera(path, view.camera.K.double().numpy(), pose, size)
     return replace(
         view,
-        camera=replace(view.camera, cam_from_world=pose),
+        camera=replace(view.camera, cam_from_world=camera.cam_from_world),
         depth_range=None if limits is None else DepthRange(*limits),
-        sources=tuple(SourceView(int(index), float(score)) for index, score in stored["sources"]),
+        sources=sources,
     )

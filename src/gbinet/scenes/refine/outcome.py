@@ -28,7 +28,21 @@ class Refinement:
 
     @staticmethod
     def from_dict(stored: dict[str, Any]) -> Refinement:
-        return Refinement(**{**stored, "refined": tuple(stored["refined"]), "left": tuple(stored["left"])})
+        """What `to_dict` gave; whatever else it is, is one of the errors of `int`, `float` and dicts."""
+        before, after, kept = (stored[key] for key in ("before", "after", "kept_because"))
+        return Refinement(
+            int(stored["views"]),
+            tuple(map(str, stored["refined"])),
+            None if before is None else float(before),
+            None if after is None else float(after),
+            float(stored["moved"]),
+            float(stored["turned"]),
+            int(stored["pairs"]),
+            int(stored["points"]),
+            None if kept is None else str(kept),
+            tuple(map(str, stored["left"])),
+            float(stored["seconds"]),
+        )
 
     def summary(self) -> str:
         """One line that says what came of it."""
@@ -75,7 +89,7 @@ class CameraCheck:
 
     def summary(self) -> str:
         if self.off is None:
-            return "cameras not checked: the photos compared share too few features"
+            return "cameras not checked: the photos share too few features, or were taken from one place"
         found = (
             f"matches lie {self.off:.2f} px off their epipolar lines in the median ({self.matches:,} matches)"
         )

@@ -25,11 +25,12 @@ from gbinet.scenes.refine.guided import (
     CameraArrays,
     Matches,
     Pair,
+    apart,
     find_matches,
     off_lines,
     pairs_of,
 )
-from gbinet.scenes.refine.outcome import CameraCheck, Refinement
+from gbinet.scenes.refine.outcome import OFF, CameraCheck, Refinement
 from gbinet.scenes.refine.tracks import Tracks, link, reprojected, triangulated
 from gbinet.scenes.sfm.colmap import quiet
 
@@ -41,6 +42,7 @@ _LEAST_VIEWS = 3  # two photos say nothing about how far apart they were taken
 _TURNS = 4  # of triangulation and adjustment
 _BETTER = 0.8  # share of the distance from the lines that may be left: less gain is not worth a change
 _NOISE = 1.05  # standard deviation of a pixel over the median distance of right matches from their lines
+_LEAST_OFF = 1e-6  # px: exact matches, which only made scenes have, leave cameras some room too
 _FINEST = 0.2  # px: no feature is more certain
 _WRONG, _LEAST_WRONG = 6.0, 2.0  # times that distance, and px: a wrong match
 # Of that distance with the given cameras, the share that the turn of one camera explains, and its shift. With
@@ -69,9 +71,12 @@ def refine(scene: Scene, progress: Progress | None = None) -> Refined:
 def check_cameras(scene: Scene, progress: Progress | None = None) -> CameraCheck:
     """How far matches lie off their epipolar lines, for a few pairs of neighbours."""
     given = cameras_of(scene)
-    with_sources = [index for index, view in enumerate(scene.views) if view.sources]
-    step = max(1, len(with_sources) // _CHECKED)
-    pairs = sorted({_pair(i, scene.views[i].best_sources(1)[0]) for i in with_sources[::step][:_CHECKED]})
+    able = set(apart(given, pairs_of([view.best_sources() for view in scene.views])))
+    own = [
+        [p for p in (_pair(i, j) for j in v.best_sources()) if p in able] for i, v in enumerate(scene.views)
+    ]
+    best = [some[0] for some in own if some]  # of each view that has any
+    pairs = sorted(set(best[:: max(1, len(best) // _CHECKED)][:_CHECKED]))
     used = sorted({view for pair in pairs for view in pair})
     number = {view: place for place, view in enumerate(used)}
     some = _some(given, used)
@@ -92,30 +97,52 @@ def cameras_of(scene: Scene) -> CameraArrays:
     )
 
 
+def _local(cameras: CameraArrays) -> tuple[CameraArrays, Array]:
+    """The cameras in a frame whose origin is amid them, and that origin [3].
+
+    Their rotations are made exact: what files round counts for metres where coordinates are those of a map.
+    """
+    centres = np.linalg.inv(cameras.cam_from_world)[:, :3, 3]
+    middle: Array = centres.mean(0)
+    left, _, right = np.linalg.svd(cameras.cam_from_world[:, :3, :3])
+    return replace(cameras, cam_from_world=_poses(left @ right, centres - middle)), middle
+
+
+def _poses(rotation: Array, centres: Array) -> Array:
+    """[V, 4, 4]"""
+    poses = np.tile(np.eye(4), (len(rotation), 1, 1))
+    poses[:, :3, :3], poses[:, :3, 3] = rotation, -np.einsum("vij,vj->vi", rotation, centres)
+    return poses
+
+
 def _refined(pycolmap: object, scene: Scene, progress: Progress | None) -> Refined:
-    given, count = cameras_of(scene), len(scene.views)
+    asked, count = cameras_of(scene), len(scene.views)
     outcome = Refinement(count)
     if count < _LEAST_VIEWS:
-        return _kept(given, outcome, f"{_LEAST_VIEWS} views are needed to refine them, there are {count}")
+        return _kept(asked, outcome, f"{_LEAST_VIEWS} views are needed to refine them, there are {count}")
+    given, middle = _local(asked)
     pairs = pairs_of([[source.index for source in view.sources] for view in scene.views])
     features = find_features(pycolmap, scene.views, progress)
     matches = find_matches(pycolmap, features, given, pairs, _reach(given), progress, "comparing photos")
     tracks = link(matches, features)
     judging = tracks.point % _JUDGE == _JUDGE - 1
-    judges = _among(matches, features, tracks, judging)
+    telling = {pair: matches[pair] for pair in apart(given, matches)}
+    if matches and not telling:
+        return _kept(asked, outcome, "all photos that share features were taken from one place")
+    judges = _among(telling, features, tracks, judging)
     before = _off(judges, features, given)
     outcome = replace(outcome, pairs=len(matches))
     if len(before) < _LEAST_MATCHES:
-        few = len(_off(matches, features, given))
-        return _kept(given, outcome, f"the photos share too few features ({few:,} matches)")
-    used = _among(matches, features, tracks, ~judging)
+        few = len(_off(telling, features, given))
+        return _kept(asked, outcome, f"the photos share too few features ({few:,} matches)")
+    used = _among(telling, features, tracks, ~judging)
     off = partial(_off, used, features)
     units = np.array([one.unit for one in features])
     found, tracks, points = _searched(given, tracks.only(~judging), off, units, progress)
     seen = np.bincount(tracks.view, minlength=count) >= _LEAST_SEEN
     if int(seen.sum()) < _LEAST_VIEWS:
         return _kept(
-            given, outcome, f"only {int(seen.sum())} views share {_LEAST_SEEN} points or more with others"
+            asked, outcome, f"only {int(seen.sum())} views share {_LEAST_SEEN} points or more with others"
         )
     poses = np.where(seen[:, None, None], found.cam_from_world, given.cam_from_world)
     found = replace(found, cam_from_world=poses)
@@ -127,11 +154,21 @@ def _refined(pycolmap: object, scene: Scene, progress: Progress | None) -> Refin
     )
     assert outcome.before is not None and outcome.after is not None
     if outcome.after > _BETTER * outcome.before:
-        less = "fit the photos as well as refined ones: matches lie"
-        return _kept(
-            given, outcome, f"they {less} {outcome.before:.2f} px off their epipolar lines in the median"
-        )
-    return Refined(found, _moved(scene, given, found, seen, outcome), _sparse(tracks, points))
+        return _kept(asked, outcome, _no_better(outcome.before, outcome.after))
+    poses = _poses(found.cam_from_world[:, :3, :3], found.centres + middle)
+    poses = np.where(seen[:, None, None], poses, asked.cam_from_world)
+    outcome = _moved(scene, given, found, seen, outcome)
+    return Refined(replace(asked, cam_from_world=poses), outcome, _sparse(tracks, points + middle))
+
+
+def _no_better(before: float, after: float) -> str:
+    lie = f"matches lie {before:.2f} px off their epipolar lines in the median"
+    if before <= OFF:
+        return f"they fit the photos as well as refined ones: {lie}"
+    return (
+        f"none were found that fit clearly better: {lie}, {after:.2f} px with the best ones; focal length or "
+        "lens distortion may be wrong, or the cameras too far off"
+    )
 
 
 def _kept(given: CameraArrays, outcome: Refinement, why: str) -> Refined:
@@ -147,7 +184,7 @@ def _searched(
 ) -> tuple[CameraArrays, Tracks, Array]:
     """Triangulation and adjustment in turn, each with the cameras of the one before."""
     now, tracks, points = given, every, np.zeros((0, 3))
-    noise = at_first = float(np.median(off(given)))
+    noise = at_first = max(float(np.median(off(given))), _LEAST_OFF)
     angle = _SHARE * at_first * float(np.median(units)) / float(np.median(given.K[:, 0, 0]))
     for turn in range(_TURNS):
         if progress:
