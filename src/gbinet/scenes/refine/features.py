@@ -18,6 +18,7 @@ from gbinet.scene import View
 
 _MAX_SIZE = 2000  # px, longer side: more costs time and adds little
 _MOST = 2048  # features of a photo
+_THREADS = 8  # at most: each needs memory for a photo and its scales
 _CONTRAST = 0.002  # least; a third of the usual one, since nearly right cameras tell false matches from true
 
 
@@ -47,7 +48,7 @@ def find_features(pycolmap: Any, views: Sequence[View], progress: Progress | Non
         return _features_of(pycolmap, extractor, view)
 
     found: list[Features] = []
-    with ThreadPoolExecutor(max(1, os.cpu_count() or 1), "features") as pool:
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "features") as pool:
         for features in pool.map(of, views):
             found.append(features)
             if progress:
