@@ -335,12 +335,14 @@ def test_voxels_keep_the_first_point_of_each_cell(points: list[tuple[float, floa
 
 
 def test_strips_change_nothing(ball_scene: SceneMaker) -> None:
-    from gbinet.fusion.consistency import strips
+    from gbinet.fusion.consistency import each_strip
     from gbinet.fusion.points import _normals
 
     maps = TrueDepth(ball_scene(views=1, width=700, height=500))
     whole = maps.load(0)
-    assert whole and len(list(strips(whole))) > 3
-    assert torch.equal(torch.cat([strip.depth for _, strip in strips(whole)]), whole.depth)
-    assert torch.equal(torch.cat([s.points() for _, s in strips(whole)]).isnan(), whole.points().isnan())
+    assert whole
+    strips = each_strip(lambda part: part[1], whole)
+    assert len(strips) > 3
+    assert torch.equal(torch.cat([strip.depth for strip in strips]), whole.depth)
+    assert torch.equal(torch.cat([s.points() for s in strips]).isnan(), whole.points().isnan())
     assert torch.allclose(_normals(whole), whole.normals(), atol=1e-4)

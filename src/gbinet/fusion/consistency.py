@@ -8,8 +8,9 @@ origin (map coordinates, say) lose no precision in float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,10 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
+from gbinet.ops.bands_cpu import in_threads
+
+T = TypeVar("T")
+Strip = tuple[slice, DepthMap]  # its rows, and the part of the map there
 
 NEVER = 255  # level of a source that does not agree however loose the thresholds
 
@@ -34,7 +39,7 @@ class Reprojection:
 def reproject(reference: DepthMap, source: DepthMap) -> Reprojection:
     """Send every pixel of the reference to the source's surface and back."""
     maps = _with_validity(source)
-    parts = [_reproject_strip(strip, source.camera, maps) for _, strip in strips(reference)]
+    parts = each_strip(lambda part: _reproject_strip(part[1], source.camera, maps), reference)
     return Reprojection(
         distance=torch.cat([p.distance for p in parts]),
         depth=torch.cat([p.depth for p in parts]),
@@ -43,8 +48,14 @@ def reproject(reference: DepthMap, source: DepthMap) -> Reprojection:
     )
 
 
-def strips(whole: DepthMap) -> Iterator[tuple[slice, DepthMap]]:
-    """A depth map in pieces of full width: temporary tensors stay small (on a CPU, in its cache)."""
+def each_strip(work: Callable[[Strip], T], whole: DepthMap) -> list[T]:
+    """What work says of a depth map in pieces of full width: temporary tensors stay small (on a CPU, in its
+    cache, and its threads share them out)."""
+    parts = list(_strips(whole))
+    return in_threads(work, parts) if whole.depth.device.type == "cpu" else [work(part) for part in parts]
+
+
+def _strips(whole: DepthMap) -> Iterator[Strip]:
     height, width = whole.depth.shape
     step = max(1, (1 << 16 if whole.depth.device.type == "cpu" else 1 << 23) // width)
     for top in range(0, height, step):
@@ -174,9 +185,12 @@ def agree(
     depth = torch.empty(shape, device=device)
     pixel = torch.empty(shape, dtype=torch.int32, device=device)
     in_sight = torch.zeros(shape[1:], dtype=torch.int64, device=device)
-    for number, source in enumerate(sources):
+
+    def compare(number: int, source: DepthMap) -> None:
         maps = _with_validity(source)
-        for rows, strip in strips(reference):
+
+        def compare_strip(part: Strip) -> None:
+            rows, strip = part
             seen = _reproject_strip(strip, source.camera, maps)
             relative = (seen.depth - strip.depth).abs() / strip.depth.clamp(min=1e-12)
             ratio = torch.maximum(seen.distance / max_distance, relative / max_relative_depth)
@@ -186,6 +200,11 @@ def agree(
             depth[number, rows] = seen.depth
             pixel[number, rows] = seen.source_pixel.to(torch.int32)
             in_sight[rows] += seen.in_sight
+
+        each_strip(compare_strip, reference)
+
+    for number, source in enumerate(sources):
+        compare(number, source)
     needed = torch.full((), min_sources, device=device)
     if not strict:
         seen_by = [((in_sight == n) & reference.valid).sum() for n in range(len(sources) + 1)]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gbinet.depthmap import DepthMap
-from gbinet.fusion.consistency import strips
+from gbinet.fusion.consistency import Strip, each_strip
 from gbinet.pointcloud import PointCloud
 
 
@@ -30,13 +30,15 @@ def points_of(
 def _normals(depth_map: DepthMap, radius: int = 2) -> Tensor:
     """Normals of the whole map, [H, W, 3], computed strip by strip; strips overlap by the window's radius."""
     height, width = depth_map.depth.shape
-    parts = []
-    for rows, _ in strips(depth_map):
+
+    def of(part: Strip) -> Tensor:
+        rows, _ = part
         top, bottom = max(0, rows.start - radius), min(height, rows.stop + radius)
         camera = depth_map.camera.cropped(0, top, width, bottom - top)
         piece = DepthMap(depth_map.depth[top:bottom], camera).normals(radius)
-        parts.append(piece[rows.start - top : rows.stop - top])
-    return torch.cat(parts)
+        return piece[rows.start - top : rows.stop - top]
+
+    return torch.cat(each_strip(of, depth_map))
 
 
 def empty_cloud(position_type: torch.dtype = torch.float32) -> PointCloud:

@@ -1,7 +1,7 @@
-"""Bands of an image, worked on side by side on a CPU by threads that compute alone.
+"""Parts of an image, worked on side by side on a CPU by threads that compute alone.
 
 torch shares out every small operation by itself and waits for the slowest thread each time; where other work
-is on the machine, it waits most of the time. A band is many operations, and whoever is done takes the next.
+is on the machine, it waits most of the time. A part is many operations, and whoever is done takes the next.
 """
 
 from __future__ import annotations
@@ -9,27 +9,33 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def in_bands(work: Callable[[slice], None], height: int, rows: int) -> None:
     """work(rows of a band) for all bands of an image, in any order, without gradients."""
-    bands = [slice(top, min(top + rows, height)) for top in range(0, height, rows)]
+    in_threads(work, [slice(top, min(top + rows, height)) for top in range(0, height, rows)])
+
+
+def in_threads(work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+    """What work says of all parts, which are done in any order, without gradients."""
     threads = torch.get_num_threads()
-    if threads == 1 or len(bands) == 1:
-        for band in bands:
-            work(band)
-        return
+    if threads == 1 or len(parts) == 1:
+        return [work(part) for part in parts]
     mode = torch.is_inference_mode_enabled()  # every thread has its own
 
-    def alone(band: slice) -> None:
+    def alone(part: T) -> R:
         with torch.inference_mode(mode), torch.no_grad():
-            work(band)
+            return work(part)
 
-    list(_pool(threads).map(alone, bands))  # raises what they raise
+    return list(_pool(threads).map(alone, parts))  # raises what they raise
 
 
 @functools.cache
