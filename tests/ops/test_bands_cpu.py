@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gbinet.ops import bands_cpu
 from gbinet.ops.bands_cpu import in_bands
 
 
@@ -50,6 +51,13 @@ def test_threads_compute_alone_and_write_to_tensors_of_the_caller(three_threads:
     other.start()
     other.join()
     assert numbers == [3, 3]
+
+
+def test_there_are_no_more_threads_than_help(three_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bands_cpu, "MOST", 2)
+    with torch.no_grad():
+        names = bands_cpu.in_threads(lambda _: threading.current_thread().name, range(100))
+    assert len(set(names)) <= 2 and torch.get_num_threads() == 3
 
 
 def test_what_goes_wrong_in_a_band_is_raised(three_threads: None) -> None:

@@ -18,6 +18,8 @@ import torch
 T = TypeVar("T")
 R = TypeVar("R")
 
+MOST = 16  # threads: more would wait for Python's lock, and each needs memory of its own
+
 
 def in_bands(work: Callable[[slice], None], height: int, rows: int) -> None:
     """work(rows of a band) for all bands of an image, in any order, without gradients."""
@@ -26,7 +28,7 @@ def in_bands(work: Callable[[slice], None], height: int, rows: int) -> None:
 
 def in_threads(work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
     """What work says of all parts, which are done in any order, without gradients."""
-    threads = torch.get_num_threads()
+    threads = min(torch.get_num_threads(), MOST)
     if threads == 1 or len(parts) == 1:
         return [work(part) for part in parts]
     mode = torch.is_inference_mode_enabled()  # every thread has its own
@@ -41,12 +43,12 @@ def in_threads(work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     """So many threads, in each of which torch uses one."""
-    ready = threading.Barrier(threads + 1)
+    before, ready = torch.get_num_threads(), threading.Barrier(threads + 1)
     pool = ThreadPoolExecutor(threads, "band", initializer=_compute_alone)
     for _ in range(threads):
         pool.submit(ready.wait)
     ready.wait()
-    torch.set_num_threads(threads)  # of threads that are yet to come; this one's was not touched
+    torch.set_num_threads(before)  # of threads that are yet to come; this one's was not touched
     return pool
 
 
