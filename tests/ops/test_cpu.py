@@ -41,6 +41,14 @@ def test_sampling_is_bilinear_and_zero_outside(height: int, width: int, channels
 
 
 @torch.inference_mode()
+def test_positions_that_are_no_numbers_give_none() -> None:
+    x = torch.tensor([float("nan"), 1.0, 1.0]) + BORDER
+    y = torch.tensor([1.0, float("nan"), 0.5]) + BORDER
+    found = sample(table(torch.ones(2, 3, 4)), x, y)
+    assert bool(found[:2].isnan().all()) and found[2].tolist() == [1, 1]
+
+
+@torch.inference_mode()
 def test_sampling_of_a_map_with_more_pixels_than_float32_counts() -> None:
     width, height = (1 << 23) + 9, 2
     features = torch.zeros(1, height, width)
