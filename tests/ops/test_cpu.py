@@ -132,6 +132,7 @@ def test_gradients_and_the_switch_lead_to_the_plain_operations(monkeypatch: pyte
     assert not usable_on_cpu(values)  # gradients are on
     with torch.no_grad():
         assert usable_on_cpu(values) and not usable_on_cpu(values, values.to("meta"))
+        assert not usable_on_cpu(values.double())
         monkeypatch.setenv("GBINET_KERNELS", "plain")
         assert not usable_on_cpu(values)
 

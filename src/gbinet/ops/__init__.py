@@ -28,8 +28,8 @@ def usable(*tensors: Tensor) -> bool:
 
 
 def usable_on_cpu(*tensors: Tensor) -> bool:
-    """Whether the quick twins for CPUs, which have no gradients, can serve these tensors."""
-    on_cpu = all(t.device.type == "cpu" for t in tensors)
+    """Whether the quick twins for CPUs, in float32 and without gradients, can serve these tensors."""
+    on_cpu = all(t.device.type == "cpu" and t.dtype != torch.float64 for t in tensors)
     return on_cpu and not torch.is_grad_enabled() and not _switched_off()
 
 

@@ -47,7 +47,7 @@ def sample(features: RowTable, x: Tensor, y: Tensor) -> Tensor:
     y.sub_(top)
     if len(features.rows) > _EXACT:
         left, top = left.double(), top.double()
-    corner = left.add_(top, alpha=stride).nan_to_num_(0).to(torch.int32)  # weights say NaN
+    corner = left.add_(top, alpha=stride).nan_to_num_(0).to(torch.int32)  # the weights keep NaN
     index, weight = corner.new_empty(count, 4), x.new_empty(count, 4)
     for column, away in enumerate((0, 1, stride, stride + 1)):
         torch.add(corner, away, out=index[:, column])
