@@ -231,13 +231,12 @@ def onednn_suits(volume: Tensor, weight: Tensor) -> bool:
     For one volume of few channels on a CPU, torch 2.13 picks algorithms 3 to 10 times slower than oneDNN's.
     Kernels of one voxel are products of matrices, for which torch's choice is right.
     """
-    kinds = (torch.float32, torch.bfloat16) if _onednn_has_bfloat16() else (torch.float32,)
     return (
         volume.device.type == "cpu"
         and volume.dtype == weight.dtype
-        and volume.dtype in kinds
         and max(weight.shape[2:]) > 1
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and (volume.dtype == torch.float32 or (volume.dtype == torch.bfloat16 and _onednn_has_bfloat16()))
         and not torch.is_autocast_enabled("cpu")
     )
 

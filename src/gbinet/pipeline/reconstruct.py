@@ -51,9 +51,7 @@ class ReconstructConfig:
     images: Path | None = None  # folder of the photos, where a scene with poses has them elsewhere
     masks: Path | None = None  # folder of masks named like the photos; 0 = ignore
     camera: CameraSharing | None = None  # which bare photos share a camera; None = by size and EXIF
-    refine_cameras: bool = (
-        False  # correct cameras of the scene that are nearly right, by matches of the photos
-    )
+    refine_cameras: bool = False  # correct given cameras that are nearly right, by matches of the photos
     frames: int = 100  # photos taken from a video, at most
     place: PlaceConfig = field(default_factory=PlaceConfig)  # GPS, known positions or a length
     export: tuple[ExportKind, ...] = ()  # also write scene, depth maps or cloud for other programs
