@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gbinet.scenes.refine.guided import Array, CameraArrays
+from gbinet.scenes.refine.guided import Array, CameraArrays, poses_of
 from gbinet.scenes.refine.tracks import Tracks, reprojected
 
 _STEPS = 20
@@ -81,9 +81,7 @@ class _Problem:
         self.keys, self.block = np.unique(keys[order], return_inverse=True)
 
     def cameras(self, state: _State) -> CameraArrays:
-        poses = self.given.cam_from_world.copy()
-        poses[:, :3, :3] = state.rotation
-        poses[:, :3, 3] = -np.einsum("vij,vj->vi", state.rotation, state.centre)
+        poses = poses_of(state.rotation, state.centre)
         unseen = np.bincount(self.tracks.view, minlength=len(poses)) == 0
         poses[unseen] = self.given.cam_from_world[unseen]
         return replace(self.given, cam_from_world=poses)

@@ -62,9 +62,20 @@ def off_lines(cameras: CameraArrays, pair: Pair, first: Array, second: Array) ->
     return found
 
 
+def poses_of(rotation: Array, centres: Array) -> Array:
+    """[V, 4, 4] cam_from_world of cameras that are turned so [V, 3, 3] and stand there [V, 3]."""
+    poses = np.tile(np.eye(4), (len(rotation), 1, 1))
+    poses[:, :3, :3], poses[:, :3, 3] = rotation, -np.einsum("vij,vj->vi", rotation, centres)
+    return poses
+
+
+def pair_of(a: int, b: int) -> Pair:
+    return (a, b) if a < b else (b, a)
+
+
 def pairs_of(sources: Sequence[Sequence[int]]) -> list[Pair]:
     """Every view with its source views."""
-    return sorted({(min(a, b), max(a, b)) for a, others in enumerate(sources) for b in others if a != b})
+    return sorted({pair_of(a, b) for a, others in enumerate(sources) for b in others if a != b})
 
 
 def apart(cameras: CameraArrays, pairs: Iterable[Pair]) -> list[Pair]:

@@ -24,11 +24,12 @@ from gbinet.scenes.refine.guided import (
     Array,
     CameraArrays,
     Matches,
-    Pair,
     apart,
     find_matches,
     off_lines,
+    pair_of,
     pairs_of,
+    poses_of,
 )
 from gbinet.scenes.refine.outcome import OFF, CameraCheck, Refinement
 from gbinet.scenes.refine.tracks import Tracks, link, reprojected, triangulated
@@ -73,7 +74,7 @@ def check_cameras(scene: Scene, progress: Progress | None = None) -> CameraCheck
     given = cameras_of(scene)
     able = set(apart(given, pairs_of([view.best_sources() for view in scene.views])))
     own = [
-        [p for p in (_pair(i, j) for j in v.best_sources()) if p in able] for i, v in enumerate(scene.views)
+        [p for p in (pair_of(i, j) for j in v.best_sources()) if p in able] for i, v in enumerate(scene.views)
     ]
     best = [some[0] for some in own if some]  # of each view that has any
     pairs = sorted(set(best[:: max(1, len(best) // _CHECKED)][:_CHECKED]))
@@ -105,14 +106,7 @@ def _local(cameras: CameraArrays) -> tuple[CameraArrays, Array]:
     centres = np.linalg.inv(cameras.cam_from_world)[:, :3, 3]
     middle: Array = centres.mean(0)
     left, _, right = np.linalg.svd(cameras.cam_from_world[:, :3, :3])
-    return replace(cameras, cam_from_world=_poses(left @ right, centres - middle)), middle
-
-
-def _poses(rotation: Array, centres: Array) -> Array:
-    """[V, 4, 4]"""
-    poses = np.tile(np.eye(4), (len(rotation), 1, 1))
-    poses[:, :3, :3], poses[:, :3, 3] = rotation, -np.einsum("vij,vj->vi", rotation, centres)
-    return poses
+    return replace(cameras, cam_from_world=poses_of(left @ right, centres - middle)), middle
 
 
 def _refined(pycolmap: object, scene: Scene, progress: Progress | None) -> Refined:
@@ -155,7 +149,7 @@ def _refined(pycolmap: object, scene: Scene, progress: Progress | None) -> Refin
     assert outcome.before is not None and outcome.after is not None
     if outcome.after > _BETTER * outcome.before:
         return _kept(asked, outcome, _no_better(outcome.before, outcome.after))
-    poses = _poses(found.cam_from_world[:, :3, :3], found.centres + middle)
+    poses = poses_of(found.cam_from_world[:, :3, :3], found.centres + middle)
     poses = np.where(seen[:, None, None], poses, asked.cam_from_world)
     outcome = _moved(scene, given, found, seen, outcome)
     return Refined(replace(asked, cam_from_world=poses), outcome, _sparse(tracks, points + middle))
@@ -252,7 +246,3 @@ def _sparse(tracks: Tracks, points: Array) -> SparsePoints:
 def _some(cameras: CameraArrays, used: Sequence[int]) -> CameraArrays:
     sizes = tuple(cameras.sizes[view] for view in used)
     return CameraArrays(cameras.K[list(used)], cameras.cam_from_world[list(used)], sizes)
-
-
-def _pair(a: int, b: int) -> Pair:
-    return (a, b) if a < b else (b, a)
