@@ -18,7 +18,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 # Every room by level: a module may import what lies on a lower level, and its own room.
 LEVELS: list[set[str]] = [
-    {"names", "progress"},
+    {"cores", "names", "progress"},
     {"errors"},
     {"camera", "scene", "depthmap", "pointcloud", "provenance"},
     {"formats", "ops"},
@@ -27,6 +27,7 @@ LEVELS: list[set[str]] = [
     {"cluster"},
     {"pipeline"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 

@@ -89,6 +89,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"gbinet {__version__}\n"
 
 
+def test_python_runs_the_package_like_the_command() -> None:
+    for arguments, code in ((["--version"], 0), (["nonsense"], 2)):
+        done = subprocess.run([sys.executable, "-m", "gbinet", *arguments], capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        assert "gbinet" in done.stdout + done.stderr
+
+
 def test_an_unknown_verb_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert front.main(["recnstruct"]) == 2
     captured = capsys.readouterr()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ball_scene import SceneMaker
 from oracle import Oracle
+from PIL import Image, ImageOps
 
 from gbinet.errors import GBiNetError, InputError
 from gbinet.inference.predictor import DepthConfig
 from gbinet.pipeline.output import is_output_folder, output_folder
 from gbinet.pipeline.reconstruct import ReconstructConfig, run
+from gbinet.scene import Scene
 from gbinet.scenes.kinds import write_scene
 
 CONFIG = ReconstructConfig(depth=DepthConfig(views=3))
@@ -74,6 +77,30 @@ def test_a_scene_with_our_results_in_it_is_read_as_before(ball_scene: SceneMaker
         result = run(folder, Oracle(scene), folder / "result", CONFIG)  # type: ignore[arg-type]
         assert all(view.depth_path is None for view in result.scene.views)
     assert len(result.depth.kept) == 5
+
+
+def test_a_refused_run_changes_nothing(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    """Refused for its settings or its photos, and in another frame at that."""
+    scene, moved = ball_scene(), ball_scene(shift=(1, 0, 0))
+    other = _with_other_photos(moved, tmp_path / "other")
+    run(scene, Oracle(scene), tmp_path / "out", CONFIG)  # type: ignore[arg-type]
+    before = _bytes_in(tmp_path / "out")
+    for given, config in ((moved, ReconstructConfig(depth=DepthConfig(views=4))), (other, CONFIG)):
+        with pytest.raises(GBiNetError, match="choose another output folder"):
+            run(given, Oracle(given), tmp_path / "out", config)  # type: ignore[arg-type]
+        assert _bytes_in(tmp_path / "out") == before
+
+
+def _with_other_photos(scene: Scene, folder: Path) -> Scene:
+    folder.mkdir()
+    for view in scene.views:
+        ImageOps.mirror(Image.open(view.image_path)).save(folder / view.image_path.name)
+    views = tuple(replace(view, image_path=folder / view.image_path.name) for view in scene.views)
+    return replace(scene, views=views, root=folder)
+
+
+def _bytes_in(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_leftovers_of_killed_runs_go(ball_scene: SceneMaker, tmp_path: Path) -> None:

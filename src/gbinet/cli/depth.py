@@ -86,7 +86,10 @@ def run(
         )  # fmt: skip
         ready = prepare(scene, out, reading, bars)
         found, shown, maps = ready.scene, partial(bars, "depth"), out / "depth"
-        result = compute_depths(cluster, found, model, maps, config, overwrite=overwrite, progress=shown)
+        result = compute_depths(
+            cluster, found, model, maps, config,
+            overwrite=overwrite, progress=shown, accepted=partial(ready.leave_in, out),
+        )  # fmt: skip
         if stages_report:
             from gbinet.pipeline.stages_report import write_stages_report
 

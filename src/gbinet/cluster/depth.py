@@ -15,13 +15,12 @@ from gbinet.cluster.session import Cluster
 from gbinet.cluster.worker import JobMaker, Reader, with_whole_paths
 from gbinet.errors import SceneError
 from gbinet.formats.atomic import remove_temporary
-from gbinet.formats.lock import locked
 from gbinet.fusion.fuse import FusionConfig
 from gbinet.fusion.judging import rehearse
 from gbinet.inference.compiling import compile_kernels, has_kernels, kinds_of
 from gbinet.inference.depth_run import DepthRun
 from gbinet.inference.device import pick_device
-from gbinet.inference.finished import Finished
+from gbinet.inference.finished import Finished, making_maps
 from gbinet.inference.predictor import DepthConfig, DepthWorker, depth_order
 from gbinet.model.gbinet import GBiNet
 from gbinet.progress import Progress
@@ -78,23 +77,15 @@ def estimate_depths_on(
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
+    accepted: Callable[[], None] | None = None,
 ) -> DepthRun:
     """`estimate_depths` by many workers. All machines see photos and `out` under the same names."""
     began = time.perf_counter()
     scene, out = with_whole_paths(scene), out.absolute()
-    if len(scene.views) < 2:
-        raise SceneError(f"{scene.root}: depth needs at least 2 photos, this scene has {len(scene.views)}")
-    folders = (out, *{DepthFolder(scene, out).path(i).parent for i in range(len(scene.views))})
-    with locked(out):
-        remove_temporary(*folders)
-        finished = Finished(out, scene, model, config)
-        try:
-            finished.check(overwrite)
-            total = _all(cluster, scene, model, config, finished, progress)
-        except BaseException:
-            finished.give_up()
-            raise
-        remove_temporary(*folders)  # of workers that died
+    with making_maps(out, scene, model, config, overwrite=overwrite, accepted=accepted) as finished:
+        total = _all(cluster, scene, model, config, finished, progress)
+        folders = {DepthFolder(scene, out).path(i).parent for i in range(len(scene.views))}
+        remove_temporary(out, *folders)  # of workers that died
     total.seconds = time.perf_counter() - began
     if len(total.failed) == len(scene.views):
         name, reason = next(iter(total.failed.items()))

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from gbinet.cores import usable_cores
 from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.optional import optional
-from gbinet.inference.device import usable_cores
 
 LOCAL = "local"
 CORES = 2  # of a worker, where nobody says how many

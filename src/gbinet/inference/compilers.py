@@ -23,6 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gbinet.cores import usable_cores
 from gbinet.errors import GBiNetError
 from gbinet.formats.atomic import write_text
 from gbinet.inference.no_torch import stand_in_for_torch
@@ -135,8 +136,6 @@ class Compilers:
 
 def _most_at_a_time() -> int:
     """As many compilers as cores, but no more than memory has room for."""
-    from gbinet.inference.device import usable_cores  # and torch, which is not for inside the process
-
     cores = usable_cores()
     with suppress(OSError, ValueError, StopIteration):  # a system that does not say it
         lines = Path("/proc/meminfo").read_text().splitlines()

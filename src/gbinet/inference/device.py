@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -33,11 +32,6 @@ def pick_device(name: str = "auto") -> torch.device:
             f"device '{name}' cannot be used here ({str(error).splitlines()[0]}); try cpu"
         ) from error
     return device
-
-
-def usable_cores() -> int:
-    """Of the CPU, as far as this process may use them."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pick_precision(name: Precision, device: torch.device) -> torch.dtype:

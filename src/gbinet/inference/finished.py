@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,16 +19,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from gbinet.camera import Camera
-from gbinet.errors import GBiNetError
-from gbinet.formats.atomic import write_json
+from gbinet.errors import GBiNetError, SceneError
+from gbinet.formats.atomic import remove_temporary, write_json
 from gbinet.formats.depth_files import npz_intact
 from gbinet.formats.fingerprint import Fingerprints
+from gbinet.formats.lock import locked
 from gbinet.formats.made_by import maker_of
 from gbinet.formats.reading import is_file, read_record
 from gbinet.model.calibration import Calibration
 from gbinet.model.config import GBiNetConfig
 from gbinet.provenance import maker
 from gbinet.scene import Scene, View
+from gbinet.scenes.depth_folder import DepthFolder
 
 if TYPE_CHECKING:
     from gbinet.inference.predictor import DepthConfig
@@ -36,6 +40,35 @@ HASHES = "fingerprints.json"
 _ADVICE = "choose another output folder, or --overwrite to replace them"
 _State = Literal["absent", "finished", "changed", "damaged", "foreign"]
 _NO_EFFECT = ("device", "max_memory", "cache_memory")  # settings that do not change the depth
+
+
+@contextmanager
+def making_maps(
+    out: Path,
+    scene: Scene,
+    model: torch.nn.Module,
+    config: DepthConfig,
+    *,
+    overwrite: bool,
+    accepted: Callable[[], None] | None = None,
+) -> Iterator[Finished]:
+    """A folder in which this run, and no other, makes depth maps; where it may not, nothing is changed.
+
+    `accepted` is called when it may, before anything is computed.
+    """
+    if len(scene.views) < 2:
+        raise SceneError(f"{scene.root}: depth needs at least 2 photos, this scene has {len(scene.views)}")
+    with locked(out):
+        remove_temporary(out, *{DepthFolder(scene, out).path(i).parent for i in range(len(scene.views))})
+        finished = Finished(out, scene, model, config)
+        try:
+            finished.check(overwrite)
+            if accepted is not None:
+                accepted()
+            yield finished
+        except BaseException:
+            finished.give_up()
+            raise
 
 
 class Finished:

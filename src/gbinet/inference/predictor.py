@@ -16,10 +16,8 @@ from torch import Tensor
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError, InputError, SceneError, check_positive
-from gbinet.formats.atomic import remove_temporary
 from gbinet.formats.depth_files import write_depth_map
 from gbinet.formats.image import read_image, shrunk
-from gbinet.formats.lock import locked
 from gbinet.inference import tiles
 from gbinet.inference.depth_run import DepthRun, Keeper, NoKeeper
 from gbinet.inference.device import (
@@ -30,7 +28,7 @@ from gbinet.inference.device import (
     pick_precision,
 )
 from gbinet.inference.feature_cache import FeatureCache
-from gbinet.inference.finished import Finished
+from gbinet.inference.finished import Finished, making_maps
 from gbinet.inference.graphs import Replaying, made_ready
 from gbinet.inference.network_clock import NetworkClock
 from gbinet.inference.prepare import is_packed
@@ -85,6 +83,7 @@ def estimate_depths(
     overwrite: bool = False,
     progress: Progress | None = None,
     keeper: Keeper | None = None,
+    accepted: Callable[[], None] | None = None,
 ) -> DepthRun:
     """Write a depth map for every view of a scene.
 
@@ -99,6 +98,7 @@ def estimate_depths(
         overwrite: Replace depth maps that were made with other settings, which are an error otherwise.
         progress: Called with (done, total, what).
         keeper: May keep what was just computed in memory, for fusion.
+        accepted: Called before the first map is computed, when nothing in `out` stands in the way.
 
     Returns:
         Which views were computed, kept and left out, with warnings and times.
@@ -112,18 +112,8 @@ def estimate_depths(
         5
     """
     out, config = Path(out), config or DepthConfig()
-    if len(scene.views) < 2:
-        raise SceneError(f"{scene.root}: depth needs at least 2 photos, this scene has {len(scene.views)}")
-    with locked(out):
-        remove_temporary(out, *{DepthFolder(scene, out).path(i).parent for i in range(len(scene.views))})
-        finished = Finished(out, scene, model, config)
-        try:
-            finished.check(overwrite)
-            worker = DepthWorker(scene, model, config, finished, keeper)
-            return worker.run(progress)
-        except BaseException:
-            finished.give_up()
-            raise
+    with making_maps(out, scene, model, config, overwrite=overwrite, accepted=accepted) as finished:
+        return DepthWorker(scene, model, config, finished, keeper).run(progress)
 
 
 def depth_order(scene: Scene) -> list[int]:

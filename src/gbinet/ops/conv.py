@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from gbinet import ops
 from gbinet.ops.inplace import add_into
 
+# Taps of a doubling kernel, along one axis, that even and odd pixels see: on one voxel; on it and the next.
+DOUBLING_TAPS = ([1], [2, 0])
+
 
 @dataclass(frozen=True)
 class Matrices:
@@ -210,13 +213,12 @@ def doubled_plain(volume: Tensor, layer: nn.ConvTranspose3d) -> Tensor:
             return conv_cpu.doubled(volume, layer)
     # Rows and columns of one parity see fixed taps of the kernel: four plain convolutions, interleaved.
     weight = layer.weight.flip(2).transpose(0, 1)  # [O, I, 3, 3, 3]
-    even, odd = [1], [2, 0]  # taps on one voxel, and on it and the next
     batch, _, bins, height, width = volume.shape
     rows = volume.new_empty(batch, bins, 2 * height, 2 * width, layer.out_channels)
     output = rows.permute(0, 4, 1, 2, 3)
     padded = F.pad(volume, (0, 1, 0, 1))
-    for a, down in enumerate((even, odd)):
-        for b, across in enumerate((even, odd)):
+    for a, down in enumerate(DOUBLING_TAPS):
+        for b, across in enumerate(DOUBLING_TAPS):
             window = padded[..., : height + a, : width + b]
             kernel = weight[:, :, :, down][..., across]
             output[..., a::2, b::2] = torch.mkldnn_convolution(

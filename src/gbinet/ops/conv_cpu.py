@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gbinet.ops.conv import DOUBLING_TAPS
+
 FEW = 8  # outputs that a transposed convolution makes of all its taps at once
 
 
@@ -35,8 +37,8 @@ def doubled(volume: Tensor, layer: nn.ConvTranspose3d) -> Tensor:
     outputs = layer.out_channels
     own = layer.weight.flip(2).transpose(0, 1)  # [O, I, 3, 3, 3]
     kernel = own.new_zeros(2, 2, outputs, *own.shape[1:3], 2, 2)  # row and column of the pixel; of the tap
-    for row, down in enumerate(([1], [2, 0])):  # taps on one voxel, and on it and the next
-        for column, across in enumerate(([1], [2, 0])):
+    for row, down in enumerate(DOUBLING_TAPS):
+        for column, across in enumerate(DOUBLING_TAPS):
             kernel[row, column, ..., : len(down), : len(across)] = own[:, :, :, down][..., across]
     bias = None if layer.bias is None else layer.bias.repeat(4)
     padded = F.pad(volume, (0, 1, 0, 1))

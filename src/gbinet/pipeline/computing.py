@@ -36,12 +36,18 @@ def compute_depths(
     *,
     overwrite: bool,
     progress: Progress | None,
+    accepted: Callable[[], None],
     keeper: Keeper | None = None,
 ) -> DepthRun:
     """See `estimate_depths`. Nobody keeps maps that other machines computed."""
     if cluster is not None:
-        return estimate_depths_on(cluster, scene, model, out, config, overwrite=overwrite, progress=progress)
-    return estimate_depths(scene, model, out, config, overwrite=overwrite, progress=progress, keeper=keeper)
+        return estimate_depths_on(
+            cluster, scene, model, out, config, overwrite=overwrite, progress=progress, accepted=accepted
+        )
+    return estimate_depths(
+        scene, model, out, config,
+        overwrite=overwrite, progress=progress, keeper=keeper, accepted=accepted,
+    )  # fmt: skip
 
 
 @contextmanager

@@ -38,6 +38,13 @@ class Prepared:
     notes: list[str]
     refined: Refinement | None = None  # what came of the given cameras, where refining them was asked for
 
+    def leave_in(self, out: Path) -> None:
+        """`out/scene.json` and the place. To be called when nothing in `out` stands in the way of a run: what
+        an earlier run left there would not fit them."""
+        self.notes.extend(leave_behind(out, self.place))
+        write_place(out, self.place)
+        write_result(self.scene, out)
+
 
 class Preparing(Opening, Protocol):
     """The settings that decide how a scene is prepared."""
@@ -55,7 +62,7 @@ class Preparing(Opening, Protocol):
 def prepare(
     source: Scene | str | Path, out: Path, config: Preparing, progress: StepProgress | None
 ) -> Prepared:
-    """Frames of a video, poses of bare photos, better ones, place and unit; leaves `out/scene.json`."""
+    """Frames of a video, poses of bare photos, better ones, place and unit."""
     if not isinstance(source, Scene) and is_video_name(Path(source)):
         source = video_photos(Path(source), out, config.frames, step_of(progress, "frames"))
     scene, notes, posed = open_scene(source, out, config, progress)
@@ -66,10 +73,7 @@ def prepare(
         scene, refined = refine_cameras(scene, out, step_of(progress, "cameras"))
         notes += refined.warnings()
     scene, place, doubts = placed(scene, config.place, bare=posed is not None)
-    left = leave_behind(out, place)
-    write_place(out, place)
-    write_result(scene, out)
-    return Prepared(scene, posed, place, [*notes, *doubts, *left], refined)
+    return Prepared(scene, posed, place, [*notes, *doubts], refined)
 
 
 def placed(scene: Scene, config: PlaceConfig, *, bare: bool) -> tuple[Scene, Georeference | None, list[str]]:

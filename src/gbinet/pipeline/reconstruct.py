@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -188,7 +189,7 @@ def _run(
     with fusing_beside(recent, fused, step_of(progress, "depth")) as (cloud, tell):
         depth_run = compute_depths(
             cluster, found, network, out / "depth", settings.depth,
-            overwrite=overwrite, progress=tell, keeper=recent,
+            overwrite=overwrite, progress=tell, accepted=partial(ready.leave_in, out), keeper=recent,
         )  # fmt: skip
         give_back_memory(torch.device("cpu"))  # left by reading and writing; the report needs much
         fusing = time.perf_counter()

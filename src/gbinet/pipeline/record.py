@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from gbinet import __version__
+from gbinet.cores import usable_cores
 from gbinet.fusion.fuse import FusedView, FusionConfig, FusionResult
 from gbinet.fusion.mesh import Mesher
 from gbinet.fusion.sources import DepthSource
@@ -47,7 +47,7 @@ class ShownViews:
         self.mesher: Mesher | None = None
         self.shares: dict[str, dict[str, float]] = {}  # view name -> known, confident, kept
         self._cards: dict[int, Future[ViewCard]] = {}
-        self._painters = ThreadPoolExecutor(min(_PAINTERS, os.cpu_count() or 1), "pictures")
+        self._painters = ThreadPoolExecutor(min(_PAINTERS, usable_cores()), "pictures")
         self._sampler = ThreadPoolExecutor(1, "share")
         self._sampled: Future[None] | None = None
 

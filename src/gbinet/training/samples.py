@@ -6,7 +6,6 @@ unbroken one would have seen.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from typing import Protocol
 import torch
 from torch.utils.data import DataLoader
 
+from gbinet.cores import usable_cores
 from gbinet.errors import InputError
 from gbinet.scene import Scene
 from gbinet.scenes.batch import Batch, collate
@@ -168,7 +168,7 @@ def open_stream(config: TrainConfig, processes: Processes, device: torch.device)
             RenderedSource(render, device, processes.count), config.batch_size, processes, device
         )
     dataset = MVSDataset(_scenes(config, "train"), _sample_config(config, training=True))
-    workers = min(config.workers, os.cpu_count() or 1)
+    workers = min(config.workers, usable_cores())
     return DatasetStream(dataset, config.batch_size, processes, config.seed, workers)
 
 

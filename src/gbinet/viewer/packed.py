@@ -11,7 +11,6 @@ plane. That is nine times as quick as its usual search and 5 % smaller; threads 
 from __future__ import annotations
 
 import base64
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gbinet.cores import usable_cores
 from gbinet.pointcloud import PointCloud
 
 Bytes = NDArray[np.uint8]
@@ -47,7 +47,7 @@ class PackedCloud:
 
 def pack(cloud: PointCloud, local: Tensor, max_bytes: Callable[[], int]) -> PackedCloud:
     """Pack points whose positions `local` [N, 3] lie in [-1, 1]; as many as fit into `max_bytes`."""
-    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "pack") as pool:
+    with ThreadPoolExecutor(min(_THREADS, usable_cores()), "pack") as pool:
         ranking = pool.submit(np.random.default_rng(0).permutation, len(cloud))
         grid = list(pool.map(_gridded, local.numpy().T))  # x, y, z, each [N] uint16
         along, curve = _along_the_curve(list(pool.map(_spread, grid)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gbinet.camera import Camera
+from gbinet.cores import usable_cores
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer.colour import table
@@ -151,7 +151,7 @@ def side_views(
         camera = Camera(K, orbit(centre, 2.1 * radius, front, up, turn, lift), width, height)
         return caption, splat(some, camera, size=3)
 
-    with ThreadPoolExecutor(min(len(_SIDES), os.cpu_count() or 1), "sides") as pool:
+    with ThreadPoolExecutor(min(len(_SIDES), usable_cores()), "sides") as pool:
         return list(pool.map(seen, _SIDES))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gbinet.cores import usable_cores
 from gbinet.errors import FormatError
 from gbinet.formats.image import read_image, read_mask, shrunk
 from gbinet.progress import Progress
@@ -48,7 +48,7 @@ def find_features(pycolmap: Any, views: Sequence[View], progress: Progress | Non
         return _features_of(pycolmap, extractor, view)
 
     found: list[Features] = []
-    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "features") as pool:
+    with ThreadPoolExecutor(min(_THREADS, usable_cores()), "features") as pool:
         for features in pool.map(of, views):
             found.append(features)
             if progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gbinet.cores import usable_cores
 from gbinet.progress import Progress
 from gbinet.scenes.refine.features import Features
 
@@ -103,7 +103,7 @@ def find_matches(
         return matches[_consistent(pycolmap, features, cameras, pair, matches)]
 
     found: Matches = {}
-    with ThreadPoolExecutor(max(1, os.cpu_count() or 1), "matches") as pool:
+    with ThreadPoolExecutor(usable_cores(), "matches") as pool:
         for number, (pair, matches) in enumerate(zip(pairs, pool.map(of, pairs), strict=True)):
             if len(matches) >= LEAST:
                 found[pair] = matches

@@ -8,7 +8,6 @@ their order). Features and matches still use all cores.
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gbinet.cores import usable_cores
 from gbinet.progress import Progress
 from gbinet.scenes.sfm.cameras import InputPhoto
 from gbinet.scenes.sfm.matching import Pair, find_pairs
@@ -61,7 +61,7 @@ def find_features(
     options = pycolmap.FeatureExtractionOptions()
     options.max_image_size = _MAX_SIZE
     every = sorted(name for names in cameras for name in names)
-    at_once = max(1, os.cpu_count() or 1)
+    at_once = usable_cores()
     for start in range(0, len(every), at_once):
         if progress:
             progress(start, len(every), "finding features")
