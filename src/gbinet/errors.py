@@ -41,6 +41,9 @@ class FormatError(GBiNetError):
         self.position = position  # e.g. "line 7" or "byte 132"
         super().__init__(f"{path}{f', {position}' if position else ''}: {problem}")
 
+    def __reduce__(self) -> tuple[type[FormatError], tuple[Path, str, str]]:
+        return type(self), (self.path, self.problem, self.position)  # from process to process
+
 
 class SceneError(GBiNetError):
     """A folder is not a scene that we can read, or the scene lacks something that is needed."""
@@ -76,6 +79,12 @@ def check_positive(what: str, *values: float) -> None:
     """The same for those that must be above 0."""
     if not all(math.isfinite(value) and value > 0 for value in values):
         raise InputError(f"{what} must be positive and finite, got {' '.join(f'{v:g}' for v in values)}")
+
+
+def check_not_negative(what: str, *values: float) -> None:
+    """The same for those that must be 0 or above."""
+    if not all(value >= 0 for value in values):
+        raise InputError(f"{what} must not be negative, got {' '.join(f'{v:g}' for v in values)}")
 
 
 def check_share(what: str, value: float) -> float:

@@ -160,14 +160,17 @@ def test_sigterm_ends_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     as_verb(monkeypatch, None, signal.SIGTERM)
+    monkeypatch.setitem(front.GO_ON, "broken", "Go on.")
     before = signal.getsignal(signal.SIGTERM)
     assert front.main(["broken", "--folder", "x"]) == 143
     assert signal.getsignal(signal.SIGTERM) is before
     said = capsys.readouterr()
-    assert said.out == "" and said.err == (
-        "\ngbinet broken: stopped by SIGTERM. "
-        "Finished work is kept; run the same command again to continue.\n"
-    )
+    assert said.out == "" and said.err == "\ngbinet broken: stopped by SIGTERM. Go on.\n"
+
+
+def test_only_verbs_that_keep_their_work_say_so() -> None:
+    assert set(front.GO_ON) < set(VERBS)
+    assert "--resume" in front.GO_ON["train"] and "validate" not in front.GO_ON
 
 
 def test_outside_the_main_thread_signals_are_left_alone(

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import tyro
 
-from gbinet.cli.evaluate_common import finish, pick, results
+from gbinet.cli.evaluate_common import finish, results
 from gbinet.cli.evaluate_depth import depth
 from gbinet.cli.evaluate_tanks import tanks, tanks_upload
 from gbinet.cli.options import Device, otherwise
 from gbinet.cli.progress import progress_bar
 from gbinet.cli.say import say
-from gbinet.errors import FormatError, check_positive
+from gbinet.errors import FormatError, check_not_negative, check_positive
+from gbinet.formats.fingerprint import digest
 from gbinet.formats.reading import read_json
+from gbinet.inference.device import pick_device
 
 if TYPE_CHECKING:
     from gbinet.evaluation.cloud import CloudDistances
@@ -51,6 +53,7 @@ def cloud(
     from gbinet.evaluation.scores import ScoreSheet, Table, provenance
 
     check_positive("--thresholds", *thresholds)
+    check_not_negative("--seed", seed)
     if math.isfinite(max_distance) or math.isnan(max_distance):
         check_positive("--max-distance", max_distance)
     with progress_bar(prediction.stem) as progress:
@@ -60,7 +63,7 @@ def cloud(
             thinning=thinning,
             max_distance=max(max_distance, *thresholds),
             seed=seed,
-            device=pick(device),
+            device=pick_device(device, mps=False),
             progress=progress,
         )
     score = score_cloud(distances, thresholds, max_distance)
@@ -151,20 +154,23 @@ def dtu(
     finish(out, report)
 
 
+_CLOUDS = ("accuracy", "completeness")  # that are written with their errors
+
+
 def _dtu_scan(
     scan: int, path: Path, truth: Path, out: Path, protocol: DTUProtocol, device: str, clouds: bool
 ) -> DTUScore:
     from gbinet.evaluation.cloud import load_points
-    from gbinet.evaluation.dtu import DTUScore, evaluate_scan, load_reference
+    from gbinet.evaluation.dtu import DTUScore, evaluate_scan, load_reference, reference_files
     from gbinet.evaluation.scores import plain, plot_histogram, save_error_cloud, write_json
 
-    stored = out / "scans" / f"scan{scan}.json"
-    status = path.stat()
-    key = plain({"cloud": str(path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns})
-    key["protocol"] = plain(protocol)
+    folder = out / "scans"
+    stored, coloured = folder / f"scan{scan}.json", [folder / f"scan{scan}-{name}.ply" for name in _CLOUDS]
+    files = [digest(file) for file in (path, *reference_files(truth, scan))]
+    key = plain({"files": files, "protocol": protocol})
     try:
         known = read_json(stored)
-        if known["key"] == key:
+        if known["key"] == key and (not clouds or all(file.is_file() for file in coloured)):
             values: dict[str, Any] = {k: math.nan if v is None else v for k, v in known["score"].items()}
             return DTUScore(**values)
     except (FormatError, KeyError, TypeError, AttributeError):
@@ -172,16 +178,14 @@ def _dtu_scan(
     with progress_bar(f"scan {scan}:") as progress:
         reference = load_reference(truth, scan)
         score, distances = evaluate_scan(
-            load_points(path), reference, protocol, device=pick(device), progress=progress
+            load_points(path), reference, protocol, device=pick_device(device, mps=False), progress=progress
         )
-    both = {"accuracy": distances.to_truth, "completeness": distances.to_points}
-    plot_histogram(out / "scans" / f"scan{scan}.png", both, 2.0, "mm", f"scan {scan}: distances")
+    both = dict(zip(_CLOUDS, (distances.to_truth, distances.to_points), strict=True))
+    plot_histogram(folder / f"scan{scan}.png", both, 2.0, "mm", f"scan {scan}: distances")
     if clouds:
-        for name, points, errors in (
-            ("accuracy", distances.points, distances.to_truth),
-            ("completeness", distances.truth, distances.to_points),
-        ):
-            save_error_cloud(out / "scans" / f"scan{scan}-{name}.ply", points, errors, 2.0)
+        places = (distances.points, distances.truth)
+        for file, points, errors in zip(coloured, places, both.values(), strict=True):
+            save_error_cloud(file, points, errors, 2.0)
     write_json(stored, {"key": key, "score": score})
     say(
         f"scan {scan}: accuracy {score.accuracy:.4f}, completeness {score.completeness:.4f}, "
@@ -214,7 +218,7 @@ def eth3d(
     tolerances = tuple(sorted(tolerances))
     with progress_bar(prediction.stem) as progress:
         score, distances = evaluate_scene(
-            points, load_scans(scans), tolerances, device=pick(device), progress=progress
+            points, load_scans(scans), tolerances, device=pick_device(device, mps=False), progress=progress
         )
     out = out or prediction.parent / "evaluation"
     # Where no beam tells, the error is not known: grey.

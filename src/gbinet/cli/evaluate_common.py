@@ -23,16 +23,6 @@ def images_of(images: Path | None, scene: str) -> Path | None:
     return images / scene if images is not None and (images / scene).is_dir() else images
 
 
-def pick(name: str) -> str:
-    import torch
-
-    from gbinet.inference.device import pick_device
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return str(pick_device(name))
-
-
 def finish(out: Path, report: ScoreSheet) -> None:
     from gbinet.evaluation.scores import write_scores
     from gbinet.formats.reading import read_json

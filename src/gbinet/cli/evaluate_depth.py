@@ -106,7 +106,7 @@ def _scenes(predictions: Path, out: Path) -> list[str]:
     from gbinet.scenes.depth_folder import maps_folder
 
     def holds_maps(folder: Path) -> bool:
-        return maps_folder(folder) != folder or any(p.suffix in SUFFIXES for p in folder.glob("*.*"))
+        return maps_folder(folder) != folder or any(p.suffix.lower() in SUFFIXES for p in folder.glob("*.*"))
 
     if not predictions.is_dir():
         raise SceneError(f"{predictions}: there is no such folder of depth maps")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import tyro
 
-from gbinet.cli.evaluate_common import finish, images_of, pick, results
+from gbinet.cli.evaluate_common import finish, images_of, results
 from gbinet.cli.options import Device, Images, otherwise
 from gbinet.cli.progress import progress_bar
 from gbinet.cli.say import say
 from gbinet.errors import SceneError
+from gbinet.inference.device import pick_device
 
 if TYPE_CHECKING:
     from gbinet.evaluation.tanks import TanksReference, TanksScore
@@ -80,7 +81,7 @@ def _tanks_scene(path: Path, poses: Poses, reference: TanksReference, out: Path,
     name = reference.name
     with progress_bar(name) as progress:
         score, distances = evaluate_scene(
-            load_points(path), poses, reference, device=pick(device), progress=progress
+            load_points(path), poses, reference, device=pick_device(device, mps=False), progress=progress
         )
     save_error_cloud(out / f"{name}-precision.ply", distances.points, distances.to_truth, 3 * score.tau)
     save_error_cloud(out / f"{name}-recall.ply", distances.truth, distances.to_points, 3 * score.tau)

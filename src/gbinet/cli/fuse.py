@@ -92,13 +92,12 @@ def run(
             on_view=None if mesher is None else mesher.add, wants=lambda _: mesher is not None,
             writer=None if tiles is None else tile_writer(cluster, out.parent / "tiles", tiles),
         )  # fmt: skip
-    if tiles is not None:
-        out = out.parent / "tiles" / "index.json"
+        meshes = [] if mesher is None else mesher.write(out, out.with_name(f"{out.stem}_mesh.ply"))
     say_notes([*found.warnings, *result.warnings])
-    if mesher is not None:
-        for path in mesher.write(out, out.with_name(f"{out.stem}_mesh.ply")):
-            say(f"also: {path}")
-    say(f"{result.points:,} points from {result.views} of {len(found.views)} views: {out}")
+    for path in meshes:
+        say(f"also: {path}")
+    written = out if tiles is None else out.parent / "tiles" / "index.json"
+    say(f"{result.points:,} points from {result.views} of {len(found.views)} views: {written}")
 
 
 def _cloud_file(out: Path, as_folder: bool, tiles: float | None, mesh: MeshOptions) -> Path:

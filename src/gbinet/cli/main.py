@@ -37,7 +37,11 @@ VERBS: dict[str, str] = {
 
 
 FOR_PROGRAMS = ("info", "reconstruct", "evaluate", "validate", "benchmark")  # verbs that take --json
-_GO_ON = "Finished work is kept; run the same command again to continue."
+_KEPT = "Finished work is kept; run the same command again to continue."
+GO_ON = {  # verb -> what to say when it is stopped
+    **dict.fromkeys(("demo", "reconstruct", "depth", "render"), _KEPT),
+    "train": "Run the same command with --resume to continue from the last checkpoint.",
+}
 
 
 def usage() -> str:
@@ -131,10 +135,10 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
         print(f"gbinet {verb}: {error}", file=sys.stderr)
         return 2
     except _Terminated:
-        print(f"\ngbinet {verb}: stopped by SIGTERM. {_GO_ON}", file=sys.stderr)
+        print(f"\ngbinet {verb}: stopped by SIGTERM. {GO_ON.get(verb, '')}".rstrip(), file=sys.stderr)
         return 128 + signal.SIGTERM
     except KeyboardInterrupt:
-        print(f"\ngbinet {verb}: stopped. {_GO_ON}", file=sys.stderr)
+        print(f"\ngbinet {verb}: stopped. {GO_ON.get(verb, '')}".rstrip(), file=sys.stderr)
         return 130
     except (OSError, MemoryError) as error:
         if debug:

@@ -43,14 +43,11 @@ def run(
             blur, dim light, and so on. Cameras and depth maps stay exact.
         seed: Another seed gives other scenes.
     """
-    import torch
-
     from gbinet.cli.progress import progress_bar
+    from gbinet.inference.device import pick_device
     from gbinet.render.write import WriteConfig, write_dataset
 
     config = WriteConfig(scenes, views, *size, layout, scene_kind, seed, units_per_metre, life)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     with progress_bar("rendering") as progress:
-        folders = write_dataset(out, config, assets, device, progress)
+        folders = write_dataset(out, config, assets, pick_device(device, mps=False), progress)
     say(f"{len(folders)} scenes of {views} photos in {out}")

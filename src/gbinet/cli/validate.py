@@ -9,6 +9,7 @@ import tyro
 
 from gbinet.cli.options import Assets, OutFile, otherwise
 from gbinet.cli.say import say, say_lines, tell
+from gbinet.errors import InputError
 from gbinet.evaluation.scores import plain, write_json
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
@@ -39,15 +40,17 @@ def run(
         first_stage: First stage to print; with --set life, only the last one is.
         out: JSON file to write, with everything that was measured.
     """
+    if scenes is not None and scenes < 1:
+        raise InputError(f"--scenes must be at least 1, got {scenes}")
     device = pick_device()
     model = GBiNet.from_pretrained(weights).to(device)
     if set_ == "life":
-        samples = life_samples(assets, device=device, scenes=scenes or LIFE_SCENES)
+        samples = life_samples(assets, device=device, scenes=LIFE_SCENES if scenes is None else scenes)
         errors = validate_by_name(model, (sample.batch() for sample in samples), stages)
         say_lines(table_by_name(errors))
         _finish(out, {name: found.to_dict() for name, found in errors.items()})
         return
-    config = preset("rendered", assets=assets, validation_scenes=scenes or 8)
+    config = preset("rendered", assets=assets, validation_scenes=8 if scenes is None else scenes)
     result = validate(model, validation_batches(config, device), stages)
     say_lines(table(result, first_stage))
     _finish(out, result.to_dict())

@@ -42,7 +42,7 @@ class DepthPair:
 @dataclass(frozen=True)
 class ConfidentShare:
     above: float  # confidence
-    share: float  # of the pixels with known truth that are at least this confident
+    share: float  # of the pixels with known truth that are more confident
     within: dict[float, float]  # of these: threshold -> share at most this far off
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gbinet.errors import InputError, SceneError
+from gbinet.errors import InputError, SceneError, check_not_negative
 from gbinet.evaluation.cloud import CloudDistances, checked, load_points, mean_and_median
 from gbinet.evaluation.nearest import Points, nearest_distances, thin
 from gbinet.formats.dtu import ObservedVolume, read_observed_volume, read_plane
@@ -33,6 +33,9 @@ class DTUProtocol:
     margin: float = 60.0  # mm kept below the bounding box; twice as much above
     max_distance: float = 20.0  # mm; larger distances are not counted
     seed: int = 0  # of the random order of thinning
+
+    def __post_init__(self) -> None:
+        check_not_negative("--seed", self.seed)
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,20 @@ class DTUScore:
     reference: int  # reference points above the table: completeness is over these
 
 
-def load_reference(folder: str | Path, scan: int) -> DTUReference:
-    """Read DTU's files: `ObsMask/ObsMask1_10.mat`, `ObsMask/Plane1.mat`, `Points/stl/stl001_total.ply`."""
+def reference_files(folder: str | Path, scan: int) -> tuple[Path, Path, Path]:
+    """`ObsMask/ObsMask1_10.mat`, `ObsMask/Plane1.mat` and `Points/stl/stl001_total.ply`."""
     root = Path(folder)
     if not root.is_dir():
         raise SceneError(f"{root}: there is no such folder; it should be DTU's 'SampleSet/MVS Data'")
-    return DTUReference(
-        read_observed_volume(root / "ObsMask" / f"ObsMask{scan}_10.mat"),
-        read_plane(root / "ObsMask" / f"Plane{scan}.mat"),
-        load_points(root / "Points" / "stl" / f"stl{scan:03}_total.ply"),
-    )
+    masks = root / "ObsMask"
+    points = root / "Points" / "stl" / f"stl{scan:03}_total.ply"
+    return masks / f"ObsMask{scan}_10.mat", masks / f"Plane{scan}.mat", points
+
+
+def load_reference(folder: str | Path, scan: int) -> DTUReference:
+    """Read what DTU provides for one scan."""
+    observed, plane, points = reference_files(folder, scan)
+    return DTUReference(read_observed_volume(observed), read_plane(plane), load_points(points))
 
 
 def evaluate_scan(

@@ -16,12 +16,13 @@ Precision = Literal["auto", "float32", "float16", "bfloat16"]
 _TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def pick_device(name: str = "auto") -> torch.device:
-    """'auto' takes CUDA, then Apple's MPS, then the CPU; anything else is taken at its word, if it exists."""
+def pick_device(name: str = "auto", mps: bool = True) -> torch.device:
+    """'auto' takes CUDA, then Apple's MPS (unless `mps` is off: it has no float64), then the CPU; anything
+    else is taken at its word, if it exists."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        return torch.device("mps" if mps and torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)

@@ -201,8 +201,9 @@ class DepthWorker:
         Meanwhile, the photos of the `following` views are read.
         """
         for reference in (index, *following):
-            for view in (reference, *self.sources[reference][: self.config.views - 1]):
-                self._read_ahead(view)
+            if not self._obstacle(reference):
+                for view in (reference, *self.sources[reference][: self.config.views - 1]):
+                    self._read_ahead(view)
         depth_map = self._one(index)
         if depth_map is None:
             self.keeper.settled(index)
@@ -218,12 +219,9 @@ class DepthWorker:
     def _one(self, index: int) -> DepthMap | None:
         """The depth map of a view, or None and an entry in `failed`."""
         view = self.scene.views[index]
-        near_far = self.config.depth_range or view.depth_range
-        if near_far is None:
-            self.result.failed[view.name] = "its depth range is unknown: give --depth-range NEAR FAR"
-            return None
-        if not view.sources:
-            self.result.failed[view.name] = "no other photo shows enough of the same surface"
+        near_far = self._near_far(index)
+        if near_far is None or self._obstacle(index):
+            self.result.failed[view.name] = self._obstacle(index)
             return None
         features: list[tiles.Features] = []
         cameras: list[Camera] = []
@@ -248,6 +246,15 @@ class DepthWorker:
         return replace(found_depth, made_by=self.finished.mark(index, asked))
 
     # ---- steps ----
+
+    def _near_far(self, index: int) -> DepthRange | None:
+        return self.config.depth_range or self.scene.views[index].depth_range
+
+    def _obstacle(self, index: int) -> str:
+        """Why a view can have no depth, whatever its photos show; empty if it can."""
+        if self._near_far(index) is None:
+            return "its depth range is unknown: give --depth-range NEAR FAR"
+        return "" if self.sources[index] else "no other photo shows enough of the same surface"
 
     def _camera(self, index: int) -> Camera:
         camera = self.scene.views[index].camera

@@ -10,7 +10,7 @@ import torch
 
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
-from gbinet.errors import GBiNetError
+from gbinet.errors import GBiNetError, InputError, check_not_negative
 from gbinet.evaluation.cloud import CloudScore, compare_clouds, score_cloud
 from gbinet.evaluation.depth import DepthErrors, depth_errors
 from gbinet.formats.depth_files import read_depth, write_depth
@@ -42,6 +42,11 @@ class DemoConfig:
     height: int = 384
     seed: int = 8  # which scene
     threshold: float = 0.004  # a point is right if it is off by less than this share of the distance
+
+    def __post_init__(self) -> None:
+        if self.views < 2:
+            raise InputError(f"--views must be 2 or more, got {self.views}")
+        check_not_negative("--seed", self.seed)
 
 
 @dataclass(frozen=True)

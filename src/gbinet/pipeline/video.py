@@ -56,8 +56,10 @@ def video_photos(video: Path, out: Path, most: int, progress: Progress | None = 
     if len(chosen) < 2:
         raise SceneError(f"{video}: nothing moves in this video; walk around the thing while you film it")
     _remove(folder, known.get("photos", []))
-    names = _write(video, folder, chosen, progress)
+    names = [FRAME.format(number) for number in range(1, len(chosen) + 1)]
+    # Before they are written: the run after a killed one removes what it finds here.
     write_json(folder / _RECORD, {**state, "photos": names, "numbers": chosen})
+    _write(video, folder, dict(zip(chosen, names, strict=True)), progress)
     hashes.save()
     return folder
 
@@ -69,17 +71,17 @@ def _remove(folder: Path, names: Iterable[object]) -> None:
             (folder / str(name)).unlink(missing_ok=True)
 
 
-def _write(video: Path, folder: Path, chosen: list[int], progress: Progress | None) -> list[str]:
-    wanted, names = set(chosen), list[str]()
+def _write(video: Path, folder: Path, names: dict[int, str], progress: Progress | None) -> None:
+    """Frames by their numbers, under these names."""
+    written = 0
     for number, pixels in enumerate(read_frames(video)):
-        if number in wanted:
-            names.append(FRAME.format(len(names) + 1))
-            write_image(folder / names[-1], pixels, quality=97)
+        if number in names:
+            write_image(folder / names[number], pixels, quality=97)
+            written += 1
             if progress:
-                progress(len(names), len(chosen), "writing frames")
-        if len(names) == len(chosen):
-            break
-    return names
+                progress(written, len(names), "writing frames")
+        if written == len(names):
+            return
 
 
 def choose_frames(track: FrameTrack, most: int) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from gbinet.camera import Camera
-from gbinet.errors import FormatError, InputError
+from gbinet.errors import FormatError, InputError, check_not_negative
 from gbinet.formats.atomic import write_json, write_text
 from gbinet.formats.image import write_image
 from gbinet.formats.mvsnet import cam_text, pair_text
@@ -50,6 +50,7 @@ class WriteConfig:
     def __post_init__(self) -> None:
         if min(self.scenes, self.views, self.width, self.height) < 1 or not self.unit > 0:
             raise InputError("--scenes, --views, --size and --units-per-metre must be positive")
+        check_not_negative("--seed", self.seed)
         if not 0 <= self.life <= 1:
             raise InputError(f"--life is a share of the scenes, from 0 to 1, got {self.life}")
         if self.layout not in LAYOUTS:

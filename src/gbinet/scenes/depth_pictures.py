@@ -11,6 +11,7 @@ import math
 from functools import partial
 from pathlib import Path
 
+from gbinet.errors import InputError
 from gbinet.formats.atomic import write_json
 from gbinet.formats.depth_files import write_depth
 from gbinet.pointcloud import PointCloud
@@ -27,6 +28,11 @@ def write(
     step = 1.0 if suffix == ".exr" else _fitting(scene)
     entries = []
     for view, depth_map in depth_maps:
+        if suffix == ".png" and float(depth_map.depth.max()) > step * _LARGEST:
+            raise InputError(
+                f"{view.name}: a depth of {float(depth_map.depth.max()):g} lies far outside the views' depth "
+                "ranges and does not fit into 16 bits beside the others; write --to depth-exr instead"
+            )
         path = write_depth(folder / f"{view.name}{suffix}", depth_map.depth, None, step, depth_map.made_by)
         camera = depth_map.camera
         entries.append(

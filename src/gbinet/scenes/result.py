@@ -160,16 +160,21 @@ def read(folder: Path, reading: Reading) -> Scene:
                     f"left out {shown(view.name)}: its photo {shown(entry['photo'])} is not there"
                 )
                 continue
+            try:
+                size = image_size(view.image_path)
+            except FormatError as error:
+                warnings.append(f"left out {shown(view.name)}: {error}")
+                continue
             found = finder.find(view.image_path) if reading.masks is not None else None
             kept[index] = len(views)
-            camera = view.camera.resized(*image_size(view.image_path))  # a smaller copy may stand in
+            camera = view.camera.resized(*size)  # a smaller copy may stand in
             views.append(replace(view, camera=camera, mask_path=found or view.mask_path))
         sources = [_sources(content["views"][index], kept) for index in kept]
         name = str(content["name"])
     except (KeyError, TypeError, ValueError, InputError) as error:
         raise FormatError(path, f"is not a scene of gbinet ({type(error).__name__}: {error})") from error
     if not views:
-        raise SceneError(f"{folder}: none of its photos is there; say where they are: --images DIR")
+        raise SceneError(f"{folder}: none of its photos can be read; say where they are: --images DIR")
     ranked = tuple(replace(view, sources=found) for view, found in zip(views, sources, strict=True))
     return Scene(name, "gbinet", folder, ranked, warnings=tuple(warnings))
 

@@ -6,12 +6,17 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gbinet.errors import InputError, flag
+from gbinet.errors import InputError, check_not_negative, flag
 from gbinet.model import config as networks
 from gbinet.model.config import GBiNetConfig
 
 UpdateMode = Literal["per-stage", "accumulate", "shared-encoder", "refiner"]
 HOUR = 60.0  # minutes
+_NOT_NEGATIVE = (
+    *("workers", "seed", "readout_weight", "choice_weight", "refiner_weight", "warmup_steps", "clip"),
+    *("total_steps", "total_minutes", "epochs", "minutes"),
+    *("checkpoint_minutes", "validate_minutes", "validation_scenes"),
+)
 
 
 @dataclass(frozen=True)
@@ -81,18 +86,18 @@ class TrainConfig:
             raise InputError(f"--size must be multiples of 64, got {self.width}x{self.height}")
         if self.views < 2:
             raise InputError(f"--views must be 2 or more: a reference and a source, got {self.views}")
-        positive = {"batch_size": self.batch_size, "log_every": self.log_every}
-        for name, value in positive.items():
-            if value < 1:
-                raise InputError(f"{flag(name)} must be at least 1, got {value}")
+        for name in ("batch_size", "samples_per_scene", "log_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{flag(name)} must be at least 1, got {getattr(self, name)}")
+        for name in _NOT_NEGATIVE:
+            check_not_negative(flag(name), getattr(self, name))
         if not 0 <= self.life <= 1:
             raise InputError(f"--life is a share of the samples, from 0 to 1, got {self.life}")
         if not self.learning_rate > 0:
             raise InputError(f"--learning-rate must be positive, got {self.learning_rate}")
         if not 0 <= self.ema < 1:
             raise InputError(f"--ema must lie in [0, 1), got {self.ema}")
-        if any(not w >= 0 for w in self.stage_weights):
-            raise InputError(f"--stage-weights must not be negative, got {self.stage_weights}")
+        check_not_negative("--stage-weights", *self.stage_weights)
         if self.update == "refiner":
             self._check_refiner()
 

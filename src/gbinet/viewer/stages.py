@@ -65,12 +65,12 @@ def write_sheet(path: Path, view: ViewStages) -> Path:
         total = max(int(known.sum()), 1)
         rows.append([(f"valid {100 * v.sum() / total:.1f} %", _mask(v, known)) for v in view.valid.values()])
     rows.append([(f"confidence of 1 to {k}", confidence(v)) for k, v in view.confidences.items()])
-    confident = view.confidence > view.min_confidence
+    confident = view.confidence >= view.min_confidence
     last = [
         ("photo", view.photo),
         ("final depth", depth(view.final)),
         ("confidence", confidence(view.confidence)),
-        (f"confidence > {view.min_confidence:g}", depth(view.final, confident)),
+        (f"confidence from {view.min_confidence:g}", depth(view.final, confident)),
         ("and confirmed by others", depth(view.final, confident & view.consistent)),
     ]
     if view.truth is not None:
@@ -84,7 +84,7 @@ def write_sheet(path: Path, view: ViewStages) -> Path:
 def _scale(view: ViewStages) -> tuple[float, float]:
     """Ends of the colours in inverse depth, one pair for a sheet: of the truth, or of confident pixels."""
     known = view.truth if view.truth is not None and (view.truth > 0).any() else None
-    values = view.final[view.confidence > view.min_confidence] if known is None else known[known > 0]
+    values = view.final[view.confidence >= view.min_confidence] if known is None else known[known > 0]
     values = view.final if not len(values) else values
     values = values[values > 0]
     if not values.size:
