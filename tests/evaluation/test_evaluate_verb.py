@@ -98,6 +98,12 @@ def test_dtu_scans_and_their_mean(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "scan 1: accuracy" not in printed and "scan 4: accuracy 0.5000" in printed
     assert scores(out)["rows"][-1]["overall"] == pytest.approx(0.375)
+    # So is what is compared with another truth, and what lacks its coloured clouds.
+    save(tmp_path / "dtu" / "Points" / "stl" / "stl001_total.ply", plane(0.05))
+    (out / "scans" / "scan4-accuracy.ply").unlink()
+    assert main(command) == 0
+    assert capsys.readouterr().out.count(": accuracy 0.") == 2 and (out / "scans/scan4-accuracy.ply").exists()
+    assert scores(out)["rows"][0]["overall"] == pytest.approx(0.2)
 
 
 def test_dtu_wants_all_22_scans(tmp_path, capsys):

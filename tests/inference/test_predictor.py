@@ -17,6 +17,7 @@ from oracle import Oracle
 
 from gbinet.camera import Camera
 from gbinet.errors import GBiNetError, InputError, SceneError
+from gbinet.formats.image import read_image
 from gbinet.inference import tiles
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.predictor import DepthConfig, estimate_depths
@@ -115,6 +116,19 @@ def test_views_without_neighbours_or_range_are_named(ball_scene: SceneMaker, tmp
     assert len(result.computed) == 3
     with pytest.raises(SceneError, match="at least 2 photos"):
         run(replace(scene, views=scene.views[:1]), tmp_path / "one")
+
+
+def test_photos_that_no_depth_needs_are_not_read(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, read = ball_scene(views=7), list[str]()
+    without = tuple(replace(view, depth_range=None) if i else view for i, view in enumerate(scene.views))
+    monkeypatch.setattr(
+        "gbinet.inference.predictor.read_image", lambda path: (read.append(path.stem), read_image(path))[1]
+    )
+    _, result = run(replace(scene, views=without), tmp_path, Oracle(scene), views=3)
+    assert result.computed == ["000"] and len(result.failed) == 6
+    assert sorted(read) == ["000", "001", "002"]
 
 
 def test_a_photo_of_another_size_than_its_camera_is_named(ball_scene: SceneMaker, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFilter
 
 from gbinet.errors import FormatError, GBiNetError, InputError, SceneError
-from gbinet.formats.image import read_image
+from gbinet.formats.image import read_image, write_image
 from gbinet.formats.video import is_video_name, read_frames
 from gbinet.pipeline.video import FrameTrack, choose_frames, track_of, video_photos
 
@@ -75,6 +75,24 @@ def test_frames_are_sharp_and_spread_over_the_way(tmp_path: Path) -> None:
     (folder / "mine.txt").write_text("mine")
     video_photos(video, tmp_path / "out", 6)
     assert len(list(folder.glob("*.jpg"))) <= 6 and (folder / "mine.txt").exists()
+
+
+def test_frames_of_a_killed_run_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    video = write_video(tmp_path / "clip.mp4", walk([6] * 60))
+    written: list[Path] = []
+
+    def killed(path: Path, *arguments: object, **options: object) -> Path:
+        if len(written) == 9:
+            raise KeyboardInterrupt
+        written.append(path)
+        return write_image(path, *arguments, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("gbinet.pipeline.video.write_image", killed)
+        video_photos(video, tmp_path / "out", 20)
+    folder = video_photos(video, tmp_path / "out", 6)
+    record = json.loads((folder / "video.json").read_text())
+    assert sorted(path.name for path in folder.glob("*.jpg")) == record["photos"] and len(written) == 9
 
 
 @settings(max_examples=50, deadline=None)

@@ -51,6 +51,13 @@ def test_bad_wishes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "WIDTHxHEIGHT" in capsys.readouterr().err
     assert main(["render", str(tmp_path / "b"), "--assets", str(tmp_path / "none"), *OPTIONS]) == 2
     assert "no such asset folder" in capsys.readouterr().err
+    for options, said in (
+        (["--device", "nonsense"], "'nonsense' cannot be used"),
+        (["--seed", "-1"], "--seed"),
+    ):
+        assert main(["render", str(tmp_path / "c"), *OPTIONS, *options]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
     with pytest.raises(InputError, match="layouts"):
         write_dataset(tmp_path, WriteConfig(layout="colmap"))
 

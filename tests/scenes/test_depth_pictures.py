@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gbinet.camera import Camera
-from gbinet.errors import FormatError, GBiNetError
+from gbinet.errors import FormatError, GBiNetError, InputError
 from gbinet.formats.depth_files import read_depth, write_depth
 from gbinet.scenes.kinds import write_scene
 
@@ -40,7 +41,7 @@ def test_the_channel_with_depth_is_found(tmp_path, names):
 
 def test_broken_exr_files_say_what_is_wrong(tmp_path):
     whole = write_depth(tmp_path / "a.exr", np.ones((30, 40), np.float32)).read_bytes()
-    rng, path = random.Random(0), tmp_path / "broken.exr"
+    rng, path, refused = random.Random(0), tmp_path / "broken.exr", 0
     for _ in range(60):
         data = bytearray(whole)
         for _ in range(4):
@@ -49,7 +50,9 @@ def test_broken_exr_files_say_what_is_wrong(tmp_path):
         try:
             read_depth(path)
         except FormatError as error:
+            refused += 1
             assert "broken.exr" in str(error)
+    assert refused > 30  # changes may hit what nobody reads
 
 
 def test_without_openexr_the_error_names_it(tmp_path, monkeypatch):
@@ -58,6 +61,15 @@ def test_without_openexr_the_error_names_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "OpenEXR", None)
     with pytest.raises(GBiNetError, match=r"pip install 'gbinet\[exr\]'"):
         write_depth(tmp_path / "a.exr", np.ones((2, 2), np.float32))
+
+
+def test_a_depth_far_outside_the_ranges_asks_for_exr(tmp_path, plane_scene):
+    scene, depth_maps = plane_scene
+    far = [replace(depth_map, depth=1e4 * depth_map.depth) for depth_map in depth_maps]
+    with pytest.raises(InputError, match="--to depth-exr"):
+        write_scene(scene, tmp_path / "png", "depth-png", zip(scene.views, far, strict=True))
+    assert not list((tmp_path / "png").glob("*.png"))
+    write_scene(scene, tmp_path / "exr", "depth-exr", zip(scene.views, far, strict=True))
 
 
 @pytest.mark.parametrize("kind", ["depth-png", "depth-exr"])

@@ -93,6 +93,16 @@ def test_verbs_read_the_result(result: tuple[Scene, Path], tmp_path: Path, capsy
     assert_same_cameras(scene, load_scene(moved))
 
 
+def test_a_broken_photo_costs_one_view(result: tuple[Scene, Path]) -> None:
+    scene, out = result
+    scene.views[1].image_path.write_bytes(b"broken")
+    again = load_scene(out)
+    assert [view.name for view in again.views] == [v.name for v in scene.views if v is not scene.views[1]]
+    assert any("left out 001" in text and "001.png" in text for text in again.warnings)
+    for view in again.views:
+        assert again.views[view.sources[0].index].name != view.name
+
+
 def test_a_depth_map_holds_its_camera_and_photo(result: tuple[Scene, Path]) -> None:
     """With nothing but two .npz files, depth of one falls onto the depth of the other."""
     scene, out = result

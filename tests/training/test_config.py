@@ -127,6 +127,12 @@ def test_a_resumed_run_starts_from_its_own_options(tmp_path: Path):
         ({"learning_rate": 0.0}, "--learning-rate"),
         ({"ema": 1.0}, "--ema"),
         ({"stage_weights": (1.0, -1.0)}, "--stage-weights"),
+        ({"total_steps": -1}, "--total-steps must not be negative"),
+        ({"minutes": -1.0}, "--minutes must not be negative"),
+        ({"clip": -1.0}, "--clip must not be negative"),
+        ({"warmup_steps": -5}, "--warmup-steps must not be negative"),
+        ({"readout_weight": float("nan")}, "--readout-weight must not be negative"),
+        ({"samples_per_scene": 0}, "--samples-per-scene must be at least 1"),
     ],
 )
 def test_impossible_runs_are_refused(change: dict[str, object], said: str):
