@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from gbinet.errors import InputError
 from gbinet.evaluation.cloud import CloudScore, compare_clouds, score_cloud
-from gbinet.evaluation.scores import write_json
+from gbinet.formats.atomic import write_json
 from gbinet.fusion.fuse import FusionConfig, fuse
 from gbinet.inference.device import pick_device, pick_precision
 from gbinet.inference.predictor import DepthConfig, estimate_depths

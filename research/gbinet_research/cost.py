@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from gbinet.evaluation.scores import write_json
+from gbinet.formats.atomic import write_json
 from gbinet.inference.device import is_out_of_memory, pick_device
 from gbinet.inference.prepare import prepare
 from gbinet.inference.resources import Resources, measure, views_in_a_row

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from gbinet.errors import GBiNetError, InputError
-from gbinet.evaluation.scores import write_json
-from gbinet.formats.atomic import atomic_path
+from gbinet.formats.atomic import atomic_path, write_json
 from gbinet.formats.reading import is_file
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet

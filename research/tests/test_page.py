@@ -10,7 +10,7 @@ from PIL import Image
 
 from gbinet.errors import FormatError, InputError
 from gbinet.evaluation.depth import THRESHOLDS
-from gbinet.evaluation.scores import write_json
+from gbinet.formats.atomic import write_json
 from gbinet_research import run
 from gbinet_research.__main__ import main
 from gbinet_research.claims import CLAIMS, claims

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from gbinet.cli.main import main
-from gbinet.evaluation.scores import markdown_table, plain, provenance
+from gbinet.evaluation.scores import markdown_table, provenance
+from gbinet.formats.atomic import plain
 from gbinet.formats.depth_files import write_depth
 from gbinet.formats.ply import read_ply, write_ply
 from gbinet.formats.tanks import write_log

@@ -162,7 +162,8 @@ def _dtu_scan(
 ) -> DTUScore:
     from gbinet.evaluation.cloud import load_points
     from gbinet.evaluation.dtu import DTUScore, evaluate_scan, load_reference, reference_files
-    from gbinet.evaluation.scores import plain, plot_histogram, save_error_cloud, write_json
+    from gbinet.evaluation.scores import plot_histogram, save_error_cloud
+    from gbinet.formats.atomic import plain, write_json
 
     folder = out / "scans"
     stored, coloured = folder / f"scan{scan}.json", [folder / f"scan{scan}-{name}.ply" for name in _CLOUDS]

@@ -10,7 +10,7 @@ import tyro
 from gbinet.cli.options import Assets, OutFile, otherwise
 from gbinet.cli.say import say, say_lines, tell
 from gbinet.errors import InputError
-from gbinet.evaluation.scores import plain, write_json
+from gbinet.formats.atomic import plain, write_json
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
 from gbinet.render.validation import LIFE_SCENES, life_samples

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -17,7 +15,7 @@ from gbinet.errors import FormatError
 from gbinet.evaluation.cloud import CloudDistances, harmonic_mean, share_below
 from gbinet.evaluation.nearest import Points
 from gbinet.evaluation.plots import Curve, Floats, error_colours, plot
-from gbinet.formats.atomic import write_text
+from gbinet.formats.atomic import write_json, write_text
 from gbinet.formats.image import write_image
 from gbinet.formats.ply import write_ply
 from gbinet.formats.reading import is_file, read_json
@@ -76,26 +74,6 @@ def write_scores(folder: str | Path, report: ScoreSheet, name: str = "scores") -
         **report.details,
     }
     return write_json(folder / f"{name}.json", content), _write_markdown(folder / f"{name}.md", report)
-
-
-def write_json(path: Path, content: object) -> Path:
-    """Valid JSON always: NaN and infinity become null."""
-    return write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses, paths, arrays and numbers of numpy -> what JSON knows."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 def _write_markdown(path: Path, report: ScoreSheet) -> Path:

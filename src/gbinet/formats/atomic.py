@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from gbinet.errors import GBiNetError
 
@@ -104,8 +106,23 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_json(path: str | Path, content: object) -> Path:
-    """For people too: indented. What JSON does not know is written as text."""
-    return write_text(path, json.dumps(content, indent=2, default=str) + "\n")
+    """For people too: indented. Valid JSON always: see `plain`."""
+    return write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, paths, arrays and numbers of numpy -> what JSON knows; NaN and infinity become null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 def remove_temporary(*folders: Path) -> list[Path]:
