@@ -38,7 +38,7 @@ class Interval(NamedTuple):
 RECONSTRUCT: Parts = {
     "opening": ("gbinet.pipeline.reconstruct:prepare",),
     "kernels": ("gbinet.pipeline.reconstruct:prepare_kernels",),
-    "kernels: rehearsal": ("gbinet.inference.compiling:_rehearse", "gbinet.pipeline.kernels:rehearse"),
+    "kernels: rehearsal": ("gbinet.inference.compiling:_trace", "gbinet.pipeline.kernels:rehearse"),
     "kernels: loaded beside": ("gbinet.inference.compiling:load_kernels",),
     "kernels: loaded from the cache": ("triton.compiler.compiler:CompiledKernel.__init__",),
     "kernels: brought to the GPU": ("triton.compiler.compiler:CompiledKernel._init_handles",),
@@ -47,7 +47,7 @@ RECONSTRUCT: Parts = {
         "gbinet.inference.finished:Finished.__init__",
         "gbinet.inference.finished:Finished.check",
     ),
-    "depth: network made ready": ("gbinet.inference.predictor:made_ready",),
+    "depth: network made ready": ("gbinet.inference.predictor:for_inference",),
     "depth: photos read": ("gbinet.inference.predictor:DepthWorker._read",),
     "depth: encoding": ("gbinet.inference.predictor:DepthWorker._encode",),
     "depth: search": ("gbinet.inference.predictor:DepthWorker._search",),

@@ -19,7 +19,7 @@ from _common import report
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.inference.graphs import Replaying
+from gbinet.inference.graphs import GraphedNetwork
 from gbinet.inference.prepare import prepare
 from gbinet.inference.resources import measure, views_in_a_row
 from gbinet.model.gbinet import GBiNet
@@ -41,7 +41,7 @@ def replayed(model: GBiNet, inputs: tuple[Tensor, Camera, Tensor], repeat: int) 
     """With CUDA graphs. What a graph works in counts only while it is recorded: the peak contains that, and
     `reserved_mib` is all that torch holds while the graph lives."""
     device = inputs[0].device
-    engine = Replaying(prepare(model, device), 1)
+    engine = GraphedNetwork(prepare(model, device), 1)
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

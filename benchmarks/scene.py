@@ -22,7 +22,7 @@ from PIL import Image
 
 from gbinet.camera import Camera
 from gbinet.inference.device import pick_device
-from gbinet.inference.graphs import GRAPHS, Replaying
+from gbinet.inference.graphs import GRAPHS, GraphedNetwork
 from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.inference.prepare import prepare
 from gbinet.model.gbinet import GBiNet
@@ -53,7 +53,7 @@ def make_scene(folder: Path, count: int, width: int, height: int) -> Scene:
     return Scene("grid", "made", folder, tuple(views))
 
 
-def run(scene: Scene, engine: Replaying, config: DepthConfig, views: int) -> dict[str, object]:
+def run(scene: Scene, engine: GraphedNetwork, config: DepthConfig, views: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as out:
         result = estimate_depths(scene, engine, Path(out), config)
     return {
@@ -65,7 +65,7 @@ def run(scene: Scene, engine: Replaying, config: DepthConfig, views: int) -> dic
     }
 
 
-def two_passes(scene: Scene, engine: Replaying, config: DepthConfig, views: int) -> dict[str, object]:
+def two_passes(scene: Scene, engine: GraphedNetwork, config: DepthConfig, views: int) -> dict[str, object]:
     """The first pass compiles kernels and records graphs; the second is what further scenes cost."""
     name = f"{'with' if engine.graphs.limit else 'without'} CUDA graphs"
     on_gpu = next(engine.parameters()).is_cuda
@@ -102,7 +102,7 @@ def main() -> None:
             gc.collect()  # what the engine before leaves, so that its memory does not count again
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-            figures |= two_passes(scene, Replaying(prepare(model, device), graphs), config, given.views)
+            figures |= two_passes(scene, GraphedNetwork(prepare(model, device), graphs), config, given.views)
     report("scene", figures, given.out)
 
 

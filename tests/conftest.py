@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share: devices, types, the research data beside the clone, a tiny scene."""
+"""Fixtures that several packages share: devices, types, the research data beside the clone, a tiny scene."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source read as text: its rooms, its imports, and the map of both in CONTRIBUTING.md.
+"""The source read as text: its packages, its imports, and the map of both in CONTRIBUTING.md.
 
 `python tests/house.py` writes the map anew; `tests/test_arrows.py` fails where it is out of date.
 """
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gbinet"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
-# Every room by level: a module may import what lies on a lower level, and its own room.
+# Every package by level: a module may import what lies on a lower level, and its own package.
 LEVELS: list[set[str]] = [
     {"cores", "names", "progress"},
     {"errors"},
@@ -70,7 +70,7 @@ def _imports() -> Iterator[Import]:
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{path}: relative import"
                 module = node.module or ""
-                # `from gbinet import ops` names a room, `from gbinet.camera import Camera` a thing in one
+                # `from gbinet import ops` names a package, `from gbinet.camera import Camera` a thing in one
                 targets = [f"gbinet.{a.name}" for a in node.names] if module == "gbinet" else [module]
             for target in targets:
                 yield Import(path.relative_to(SOURCE), node.lineno, target, id(node) in inside)
@@ -87,7 +87,7 @@ def _purpose(room: str) -> str:
 
 
 def house_map() -> str:
-    """One paragraph a level, the highest first: what each room is for, and which rooms it imports."""
+    """One paragraph a level, the highest first: what each package is for, and which ones it imports."""
     levels = []
     for rooms in reversed(LEVELS):
         lines = []

@@ -1,6 +1,6 @@
-"""Who may import whom, and what only one room may know, read from the source.
+"""Who may import whom, and what only one package may know, read from the source.
 
-The levels are in `house.py`: cli -> pipeline -> rooms -> formats -> nouns.
+The levels are in `house.py`: cli -> pipeline -> other packages -> formats -> nouns.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ SHARED_NAMES: set[str] = set()
 
 def test_every_room_has_a_place() -> None:
     rooms = {i.room for i in IMPORTS} - {"__init__"}
-    assert rooms <= set(LEVEL), "a new room needs a level in house.py"
+    assert rooms <= set(LEVEL), "a new package needs a level in house.py"
 
 
 def test_the_map_in_contributing_is_that_of_the_source() -> None:

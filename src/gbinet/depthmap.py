@@ -20,8 +20,8 @@ class DepthMap:
     Attributes:
         depth: z of the camera frame, [H, W] float32, in the scene's unit; 0 means unknown.
         camera: The camera of this very map: same width and height.
-        confidence: [H, W] float32 in [0, 1], or None. With the bundled weights, the chance that a pixel is
-            right to one pixel of reprojection.
+        confidence: [H, W] float32 in [0, 1], or None. With the bundled weights, the probability that a
+            pixel's depth is right: projected into the source views, its point is at most one pixel off.
         made_by: What predicted it, where its file says so; None for the truth.
 
     Raises:

@@ -151,7 +151,7 @@ def test_crop_agrees_with_winding_of_a_convex_polygon(seed, corners):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not JSON"),
+        ("{", "not valid JSON"),
         ("[]", "not an object"),
         (crop_json(orthogonal_axis="W"), "orthogonal_axis"),
         (crop_json(axis_min=3.0), "below axis_max"),

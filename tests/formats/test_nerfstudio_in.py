@@ -85,8 +85,8 @@ def test_lenses(tmp_path: Path, top: dict[str, Any], model: str, distorted: bool
     [
         ("{", "line 1"),
         ("[]", "must be an object"),
-        ("[" * 100_000, "not sensible JSON"),
-        (b"\xff\xfe\xfa", "not UTF-8|not JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        (b"\xff\xfe\xfa", "not UTF-8|not valid JSON"),
         ('{"frames": 3}', "list `frames`"),
         ('{"frames": [3]}', r"frames\[0\]"),
         ('{"frames": [{"file_path": "a"}]}', r"frames\[0\]: `transform_matrix`"),

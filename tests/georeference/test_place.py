@@ -244,8 +244,8 @@ def test_what_cannot_be_meant_is_refused(ball_scene: SceneMaker, tmp_path: Path)
     for text, problem in (
         ("name,x,y\n", "no column z"),
         ("name,x,y,z\na,1,2\n", "line 2"),
-        ("name,x,y,z\na,1,2,nan\n", "no position"),
-        ("name,lat,lon,alt\na,95,0,0\n", "no position"),
+        ("name,x,y,z\na,1,2,nan\n", "not a position"),
+        ("name,lat,lon,alt\na,95,0,0\n", "not a position.*latitude within 90"),
     ):
         table.write_text(text)
         with pytest.raises(FormatError, match=problem):

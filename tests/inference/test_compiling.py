@@ -206,7 +206,7 @@ def _alive(group: int) -> bool:
 @pytest.mark.slow
 def test_the_network_can_be_called_with_nothing_in_its_tensors() -> None:
     script = """
-from gbinet.inference.compiling import MapKind, _rehearse
+from gbinet.inference.compiling import MapKind, _trace
 from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
 
@@ -216,7 +216,7 @@ def run(self, *args, grid, warmup, **options):
 JITFunction.run = run
 kinds = [MapKind(320, 256, 16), MapKind(200, 136, None)]
 config = DepthConfig(device="cpu", precision="float16")
-_rehearse(GBiNet.from_pretrained(), config, kinds, torch.device("cpu"))
+_trace(GBiNet.from_pretrained(), config, kinds, torch.device("cpu"))
 print(len(set(compiled)))
 """
     assert int(answer(script)) >= 4  # convolutions, cost volume, sampling, smoothing

@@ -225,7 +225,7 @@ def test_a_foreign_file_in_the_way_is_named_and_stays(ball_scene: SceneMaker, tm
     np.savez(out / "003.npz", depth=np.ones((3, 3)))
     before = (out / "003.npz").read_bytes()
     for overwrite in (False, True):
-        with pytest.raises(GBiNetError, match=r"003\.npz is in the way.*move it away"):
+        with pytest.raises(GBiNetError, match=r"003\.npz already exists and was not written.*move it"):
             run(scene, out, Oracle(scene), overwrite=overwrite)
     assert [p.name for p in out.iterdir()] == ["003.npz"] and (out / "003.npz").read_bytes() == before
 
@@ -258,7 +258,7 @@ def test_what_is_no_file_in_place_of_a_map_is_named_and_stays(
     }
     make[what]()
     for overwrite in (False, True):
-        with pytest.raises(GBiNetError, match=r"003\.npz is in the way.*move it away"):
+        with pytest.raises(GBiNetError, match=r"003\.npz already exists and was not written.*move it"):
             run(scene, out, Oracle(scene), overwrite=overwrite)
     assert os.path.lexists(path)
 

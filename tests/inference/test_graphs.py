@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gbinet import ops
-from gbinet.inference.graphs import Graphs, Replaying, tensors_in, with_tensors
+from gbinet.inference.graphs import GraphedNetwork, Graphs, tensors_in, with_tensors
 from gbinet.inference.prepare import prepare
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
@@ -143,7 +143,7 @@ def test_a_replaying_network_asks_for_graphs_only_where_they_serve(
     scene = make_tiny_scene()
     config = GBiNetConfig(encoder_width=4, regulariser_width=2, stages=2, first_spacing=1.0)
     network = prepare(GBiNet(config), "cpu")
-    replaying = Replaying(network, 3)
+    graphed = GraphedNetwork(network, 3)
     asked: list[tuple[str, object]] = []
 
     class Asked(Graphs):
@@ -151,18 +151,18 @@ def test_a_replaying_network_asks_for_graphs_only_where_they_serve(
             asked.append((function.__qualname__, options.get("first_bins")))
             return function(*args, **options)
 
-    monkeypatch.setattr(replaying, "graphs", Asked(3))
+    monkeypatch.setattr(graphed, "graphs", Asked(3))
     monkeypatch.setattr(ops, "recordable", lambda *tensors: True)
     limits = torch.tensor([[scene.depth_range.near, scene.depth_range.far]])
     inputs = (scene.images[None], scene.cameras[None], limits)
     with torch.inference_mode():
-        found, expected = replaying(*inputs), network(*inputs)
+        found, expected = graphed(*inputs), network(*inputs)
         assert torch.equal(found.depth, expected.depth)
-        features = replaying.encode(inputs[0])
-        begun = replaying.search(features, *inputs[1:], stages=1)
-        replaying.search(features, *inputs[1:], resume=begun)
-        replaying(*inputs, keep_stages=True)
+        features = graphed.encode(inputs[0])
+        begun = graphed.search(features, *inputs[1:], stages=1)
+        graphed.search(features, *inputs[1:], resume=begun)
+        graphed(*inputs, keep_stages=True)
         monkeypatch.setattr(ops, "recordable", lambda *tensors: False)
-        replaying(*inputs)
+        graphed(*inputs)
     assert [name for name, _ in asked] == ["GBiNet.forward", "GBiNet.encode", "GBiNet.search"]
     assert all(isinstance(bins, int) for _, bins in asked[::2])  # found before, as a recording cannot look

@@ -7,7 +7,7 @@ import torch
 
 from gbinet import ops
 from gbinet.camera import Camera
-from gbinet.inference.graphs import Replaying
+from gbinet.inference.graphs import GraphedNetwork
 from gbinet.inference.prepare import fold_batch_norms, is_packed, prepare
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet, SearchResult
@@ -135,7 +135,7 @@ def test_same_depth_and_confidence(
 def test_graphs_replay_the_same_numbers(kernel_device: torch.device) -> None:
     model = network().to(kernel_device)
     plain = prepare(model, kernel_device)
-    recorded = Replaying(plain, 2)
+    recorded = GraphedNetwork(plain, 2)
     images, cameras, ends = views(3, 64, 96, kernel_device)
     with torch.inference_mode():
         for seed in range(4):  # the first is computed, the second recorded
@@ -161,7 +161,7 @@ def test_graphs_replay_the_same_numbers(kernel_device: torch.device) -> None:
 def test_graphs_that_share_memory_do_not_disturb_each_other(kernel_device: torch.device) -> None:
     model = network().to(kernel_device)
     plain = prepare(model, kernel_device)
-    recorded = Replaying(plain, 3)
+    recorded = GraphedNetwork(plain, 3)
     kinds = [(8, 64), (16, 64), (8, 72)]  # bins of stage 1, height; the first two read the same inputs
     given = {height: views(3, height, 96, kernel_device) for height in (64, 72)}
     with torch.inference_mode():

@@ -52,7 +52,7 @@ def test_a_pixel_takes_the_parent_that_it_chose() -> None:
     before = state(two_sides())
     cells = search.parents(before, 12, 12)
     choice = Choice(cells, torch.randn(1, PARENTS, 12, 12))
-    after = search.adopt(before, choice.cell)
+    after = search.with_cells(before, choice.cell)
     assert torch.equal(after.cell, cells.gather(1, choice.logits.argmax(1, keepdim=True))[:, 0])
     assert after.stage == before.stage and after.place is None
 
@@ -65,7 +65,7 @@ def test_the_chosen_parent_brings_the_truth_into_the_bins() -> None:
     truth = search.cell_depth(before, truth_cell)
     cells = search.parents(before, 12, 12)
     best = cells.gather(1, (cells - truth_cell[:, None]).abs().argmin(1, keepdim=True))[:, 0]
-    assert bool(search.label(search.adopt(before, best), truth)[1].all())
+    assert bool(search.label(search.with_cells(before, best), truth)[1].all())
     assert not bool(search.label(search.upsample(before, 12, 12), truth)[1].all())
 
 
@@ -80,7 +80,7 @@ def test_confidence_is_one_where_all_parents_are_one() -> None:
 def stage_with(logits: torch.Tensor) -> Stage:
     before = state(two_sides())
     choice = Choice(search.parents(before, 12, 12), logits)
-    after = search.adopt(before, choice.cell)
+    after = search.with_cells(before, choice.cell)
     return Stage(
         after, torch.zeros(1, 6, 12, 12), search.descend(after, torch.zeros(1, 12, 12)), None, choice
     )
@@ -121,7 +121,7 @@ def test_a_pixel_that_chooses_again_can_take_a_neighbours_cell() -> None:
     height, width = before.cell.shape[-2:]
     cells = search.parents(before, height, width)
     assert bool((cells[:, 0] == before.cell).all())
-    nearest = search.adopt(before, cells[:, 1])
+    nearest = search.with_cells(before, cells[:, 1])
     changed = nearest.cell != before.cell
     assert bool(changed.any()) and bool((nearest.cell[changed] == before.cell.min()).all())
     assert int(changed.sum()) == height  # the edge has moved by one pixel

@@ -262,7 +262,7 @@ def test_choices_that_do_not_exist_are_named(model: GBiNet, make_tiny_scene: Any
     scene = make_tiny_scene(2, 16, 24)
     with pytest.raises(InputError, match="stages must be at least 1, got 0"):
         model.predict(scene.images, scene.cameras, scene.depth_range, stages=0)
-    with pytest.raises(InputError, match="no readout 'mean'; choose one of centre, expectation"):
+    with pytest.raises(InputError, match="unknown readout 'mean'; choose one of centre, expectation"):
         model.predict(scene.images, scene.cameras, scene.depth_range, readout="mean")  # type: ignore[arg-type]
 
 

@@ -367,7 +367,7 @@ def test_settling_where_a_sure_classifier_points_is_descending(
 ) -> None:
     state = random_state(grid, depth_range, stages, seed)
     choice, probabilities = sure_classifier(state, seed)
-    settled = search.settle(state, search.expected_place(state, probabilities))
+    settled = search.move_to(state, search.expected_place(state, probabilities))
     descended = search.descend(state, choice)
     assert torch.equal(settled.cell, descended.cell) and settled.stage == descended.stage
     torch.testing.assert_close(
@@ -378,7 +378,7 @@ def test_settling_where_a_sure_classifier_points_is_descending(
 
 def test_a_search_without_smoothing_has_no_places() -> None:
     state = search.start(SearchGrid(), torch.tensor([[1.0, 2.0]]), 3, 4)
-    with pytest.raises(InputError, match="no smoothing"):
+    with pytest.raises(InputError, match="without smoothing"):
         search.settled_depth(search.descend(state, torch.zeros(1, 3, 4, dtype=torch.int64)))
 
 

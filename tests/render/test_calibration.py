@@ -1,4 +1,4 @@
-"""Cameras that are told wrongly, and which sources see a point: measured by reprojection."""
+"""Cameras that are slightly wrong, and which sources see a point: measured by reprojection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gbinet.camera import Camera
 from gbinet.render import Difficulties, RenderConfig, make_scene, render_depth, render_sample
-from gbinet.render.calibration import bending, tell
+from gbinet.render.calibration import bending, perturb
 from gbinet.render.chance import chance
 from gbinet.render.rig import draw_rig
 from gbinet.render.scenery import Layout
@@ -23,13 +23,13 @@ LAYOUT = Layout(np.zeros(3), 0.2, np.zeros((0, 4)), -np.ones(3) * 3, np.ones(3) 
 SMALL = RenderConfig(width=64, height=48, views=3)
 
 
-def error(true: Camera, told: Camera, bend: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
-    """RMS [V - 1] of how far the reference's points are told from where the sources show them."""
+def error(true: Camera, given: Camera, bend: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
+    """RMS [V - 1] of how far the reference's points are projected from where the sources show them."""
     points = true[0].unproject(true.pixel_grid().reshape(-1, 2), depth.reshape(-1).double())
     rms = []
     for v in range(1, true.K.shape[0]):
         seen, _ = true[v].project(points)
-        wrong, _ = told[v].project(points)
+        wrong, _ = given[v].project(points)
         shown = seen + bending(true[v : v + 1], bend[v - 1 : v], seen[None])[0]
         size = torch.tensor([true.width, true.height])
         inside = (seen >= 0).all(-1) & (seen < size).all(-1)
@@ -43,26 +43,28 @@ def error(true: Camera, told: Camera, bend: torch.Tensor, depth: torch.Tensor) -
 def test_error_of_reprojection_stays_within_its_bound(seed: int, largest: float) -> None:
     rig = draw_rig(chance(seed), "table", LAYOUT, 4, 160, 128)
     depth = rig.distance * (1 + 0.4 * torch.rand(128, 160, generator=torch.Generator().manual_seed(seed)))
-    told = tell(chance(seed, "calibration"), rig.cameras, depth, rig.distance, largest)
-    assert torch.equal(told.cameras.K[0], rig.cameras.K[0])
-    assert torch.equal(told.cameras.cam_from_world[0], rig.cameras.cam_from_world[0])
-    told.cameras.check()
-    rms = error(rig.cameras, told.cameras, told.bend, depth)
+    perturbed = perturb(chance(seed, "calibration"), rig.cameras, depth, rig.distance, largest)
+    assert torch.equal(perturbed.cameras.K[0], rig.cameras.K[0])
+    assert torch.equal(perturbed.cameras.cam_from_world[0], rig.cameras.cam_from_world[0])
+    perturbed.cameras.check()
+    rms = error(rig.cameras, perturbed.cameras, perturbed.bend, depth)
     assert float(rms.max()) <= 1.1 * largest  # measured at other points than drawn
     assert float(rms.min()) > 0
 
 
 @given(st.integers(0, 10_000), st.floats(0.26, 0.9))
-def test_a_source_that_has_walked_past_everything_is_told_as_it_is(seed: int, ahead: float) -> None:
+def test_a_source_that_has_walked_past_everything_is_given_as_it_is(seed: int, ahead: float) -> None:
     K = torch.tensor([[50.0, 0, 32], [0, 50, 24], [0, 0, 1]], dtype=torch.float64).expand(3, 3, 3)
     pose = torch.eye(4, dtype=torch.float64).repeat(3, 1, 1)
     pose[1, 2, 3], pose[2, 0, 3] = -ahead, 0.02
     true = Camera(K, pose, 64, 48)
-    told = tell(chance(seed), true, torch.full((48, 64), 0.25), 1.0, 0.7)
-    told.cameras.check()
-    assert torch.equal(told.cameras.K[1], K[1]) and torch.equal(told.cameras.cam_from_world[1], pose[1])
-    assert float(told.bend[0]) == 0
-    assert not torch.equal(told.cameras.cam_from_world[2], pose[2])  # the other one has points before it
+    perturbed = perturb(chance(seed), true, torch.full((48, 64), 0.25), 1.0, 0.7)
+    perturbed.cameras.check()
+    assert torch.equal(perturbed.cameras.K[1], K[1]) and torch.equal(
+        perturbed.cameras.cam_from_world[1], pose[1]
+    )
+    assert float(perturbed.bend[0]) == 0
+    assert not torch.equal(perturbed.cameras.cam_from_world[2], pose[2])  # the other one has points before it
 
 
 def test_errors_are_spread_over_the_whole_bound() -> None:
@@ -70,12 +72,12 @@ def test_errors_are_spread_over_the_whole_bound() -> None:
     for seed in range(40):
         rig = draw_rig(chance(seed), "table", LAYOUT, 3, 160, 128)
         depth = torch.full((128, 160), rig.distance)
-        told = tell(chance(seed, "calibration"), rig.cameras, depth, rig.distance, 0.7)
-        worst.append(float(error(rig.cameras, told.cameras, told.bend, depth).max()))
+        perturbed = perturb(chance(seed, "calibration"), rig.cameras, depth, rig.distance, 0.7)
+        worst.append(float(error(rig.cameras, perturbed.cameras, perturbed.bend, depth).max()))
     assert min(worst) < 0.15 and 0.5 < max(worst) < 0.75
 
 
-def test_calibration_changes_what_is_told_of_sources_and_their_photos_only_a_little() -> None:
+def test_calibration_changes_cameras_and_photos_of_sources_only_a_little() -> None:
     scene = make_scene(7, None, "table", "cpu", Difficulties().only())
     plain = render_sample(scene, (3, 1), config_with())
     wrong = render_sample(scene, (3, 1), config_with("calibration"))

@@ -1,4 +1,4 @@
-"""Scenes and photos as in life: every difficulty does what it says and nothing else, and seeds decide all."""
+"""Difficulties of real photos: every one does what it says and nothing else, and seeds decide all."""
 
 from __future__ import annotations
 

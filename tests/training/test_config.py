@@ -120,7 +120,7 @@ def test_a_resumed_run_starts_from_its_own_options(tmp_path: Path):
     ("change", "said"),
     [
         ({"height": 100}, "multiples of 64"),
-        ({"model": "resnet"}, "no network 'resnet'"),
+        ({"model": "resnet"}, "unknown network 'resnet'"),
         ({"update": "refiner"}, "--refiner"),
         ({"views": 1}, "a reference and a source"),
         ({"batch_size": 0}, "--batch-size"),

@@ -55,7 +55,7 @@ def memory(
         size: WIDTHxHEIGHT of the largest images; a quarter of the pixels is measured too.
         views: Images per depth map; two more are measured too.
         weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
-        precision: auto is float16 on CUDA and float32 elsewhere.
+        precision: auto is float16 on CUDA, bfloat16 in part on CPUs that have it, and float32 elsewhere.
         out: JSON file to write.
     """
     from gbinet.inference.resources import in_own_process

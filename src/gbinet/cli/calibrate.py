@@ -19,9 +19,9 @@ def run(
     scenes: int = 2,
     sizes: tuple[int, ...] = SIZES,
 ) -> None:
-    """Render scenes that are neither trained nor measured on, compare confidence with the truth, and write a
-    map from one to the other into the file: of the pixels with confidence c, a share c is then right to one
-    pixel of reprojection.
+    """Render scenes that are used for neither training nor evaluation, compare confidence with the truth, and
+    write a curve that converts one into the other into the file: of the pixels with confidence c, a share c
+    is then right (at most one pixel off when projected into the source views).
 
     Args:
         weights: A weights file of gbinet (.safetensors). Only its header changes.

@@ -57,7 +57,8 @@ def run(
             and this folder is not read.
         masks: Folder of masks named like the photos, if it is not beside them; black is left out when the
             maps are fused.
-        camera: Which bare photos share one camera. per-folder also reads the folders in the folder.
+        camera: Which bare photos share one camera. per-folder: one camera for each subfolder; photos in
+            subfolders are read too.
         refine_cameras: Correct cameras of the scene that are nearly right (phones, headsets, SLAM, GPS), by
             matches between the photos. Frame and scale stay.
         frames: Photos taken from a video, at most: sharp ones that show something new.

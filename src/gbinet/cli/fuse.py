@@ -48,7 +48,7 @@ def run(
 
     Args:
         scene: Scene with poses (COLMAP, also a dense workspace; MVSNet; nerfstudio; RGB-D; ...).
-        out: The file to write: .ply, .las, .laz or .xyz; or a folder for cloud.ply (also results_v1.2).
+        out: The file to write: .ply, .las, .laz or .xyz; or a folder, which gets cloud.ply.
         depth: Folder of depth maps named like the views (.npz .npy .pfm .png .tif .bin .dmap), or the output
             of `gbinet depth`, or a COLMAP workspace.
         depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).

@@ -153,11 +153,11 @@ class FusionOptions:
 
     min_confidence: Annotated[
         float | None,
-        otherwise("0.1 for the bundled weights, 0.4 for published, 0.5 for calibrated ones", "0..1"),
+        otherwise("as the weights state: 0.1 bundled, 0.4 published, 0.5 calibrated; else 0.1", "0..1"),
     ] = None
     """Drop pixels whose confidence is lower. Maps without confidence keep all."""
     blank_confidence: float = FusionConfig().blank_confidence
-    """The same where the photo has no texture, such as sky and blank walls."""
+    """Least confidence where the photo has no texture, such as sky and blank walls."""
     keep_burnt_out: bool = False
     """Keep pixels that are white in all channels."""
     keep_sky: bool = False
@@ -167,13 +167,13 @@ class FusionOptions:
     strict_views: bool = False
     """Insist on --min-views even where few photos see the same; otherwise half of those are enough."""
     max_reprojection: float = FusionConfig().max_reprojection
-    """Pixels that a point may be off between two views."""
+    """Largest reprojection error between two views, in pixels."""
     max_relative_depth: float = FusionConfig().max_relative_depth
-    """Share of its depth that a point may be off between two views."""
+    """Largest difference in depth between two views, as a fraction of the depth."""
     dynamic: bool = False
-    """Also accept n views within n times these two thresholds."""
+    """Also accept a point that n views confirm within n times both thresholds."""
     duplicates: Literal["used-pixel", "voxel", "none"] = FusionConfig().duplicates
-    """How a surface that many views see is kept once."""
+    """How points that several views share are merged."""
     voxel_size: Annotated[float | None, otherwise("none", "SIZE")] = None
     """Cell of --duplicates voxel, in the scene's unit."""
     box: Annotated[

@@ -80,7 +80,8 @@ def run(
             the quality that is given.
         max_size: Longer side of the images in pixels; larger photos are made smaller.
         views: Photos per depth map, the reference included.
-        camera: Which bare photos share one camera. per-folder also reads the folders in the folder.
+        camera: Which bare photos share one camera. per-folder: one camera for each subfolder; photos in
+            subfolders are read too.
         refine_cameras: Correct cameras of the scene that are nearly right (phones, headsets, SLAM, GPS), by
             matches between the photos. Frame and scale stay.
         frames: Photos taken from a video, at most: sharp ones that show something new.

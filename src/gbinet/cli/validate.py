@@ -32,8 +32,8 @@ def run(
 
     Args:
         weights: A weights file of gbinet, a published .ckpt, or the name of bundled weights.
-        set_: tables: millimetres off, of narrow views of tables. life: percent of the depth, of scenes of all
-            kinds with one difficulty each.
+        set_: tables: errors in millimetres, on close views of tables. life: errors in percent of the depth,
+            on scenes of all kinds with one difficulty each.
         assets: Folder of objects and textures, as in training.
         scenes: How many scenes; with --set life, of each difficulty.
         stages: Stages to search.

@@ -22,7 +22,7 @@ from gbinet.errors import GBiNetError
 
 log = logging.getLogger(__name__)
 _IN_FLIGHT = 2  # items that a worker has at a time: one computes, the other is written or waits
-_STRIKES = 3  # workers that may die at one item, and workers in a row that may fail to start
+_MOST_DEATHS = 3  # workers that may die at one item, and workers in a row that may fail to start
 _PATIENCE = 300.0  # s without any worker
 _SOON = 30.0  # s that workers which are starting are waited for when all others are stuck
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -30,7 +30,7 @@ _LOOK = 5.0  # s between looks at how large the cluster is
 
 
 @dataclass(eq=False)
-class _Hand:
+class _PoolWorker:
     """One worker, seen from here."""
 
     actor: Any
@@ -47,10 +47,9 @@ class Pool:
         self.cores = 1 if on_gpu else cluster.worker_cores()
         self.lost: dict[int, str] = {}  # views whose files no machine can read -> why
         self._make = make  # makes the job, on the other side
-        self._hands: list[_Hand] = []
-        self._calls: dict[
-            Any, tuple[_Hand, int | None, Any]
-        ] = {}  # answer -> worker, item (None: start), large
+        self._workers: list[_PoolWorker] = []
+        # Answer -> worker, item (None: start), large.
+        self._calls: dict[Any, tuple[_PoolWorker, int | None, Any]] = {}
         self._dismissed = self._failed_starts = 0
         self._why = ""  # the last reason why a worker was not there any more
         self._looked, self._wanted = 0.0, 0
@@ -60,8 +59,8 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for hand in list(self._hands):
-            self._remove(hand)
+        for worker in list(self._workers):
+            self._remove(worker)
 
     def size(self) -> int:
         """Workers that the cluster has room for."""
@@ -85,7 +84,7 @@ class Pool:
         self._limit = len(order) if ahead is None else ahead
         self._refused: dict[int, set[str]] = {}  # item -> machines that could not do it
         self._problems: dict[int, Answer] = {}  # item -> why, the last time
-        self._strikes: dict[int, int] = {}
+        self._deaths: dict[int, int] = {}
         waiting: dict[int, tuple[Any, Any]] = {}  # done, but not their turn
         given = 0
         while given < len(order):
@@ -108,9 +107,9 @@ class Pool:
     def _finished(self) -> Iterator[tuple[int, Any, Any]]:
         """Hand out work, wait a moment, and see what came back."""
         self._hire()
-        for hand in self._hands:
-            while hand.node and len(hand.sent) < _IN_FLIGHT and self._take(hand) and self._room(hand):
-                self._send(hand)
+        for worker in self._workers:
+            while worker.node and len(worker.sent) < _IN_FLIGHT and self._take(worker) and self._room(worker):
+                self._send(worker)
         self._check_stuck()
         if not self._calls:
             time.sleep(0.1)
@@ -119,44 +118,44 @@ class Pool:
         for reference in ready:
             if reference not in self._calls:  # of a worker that was removed just now
                 continue
-            hand, item, large = self._calls.pop(reference)
+            worker, item, large = self._calls.pop(reference)
             try:
                 answer = self.ray.get(reference)
             except self.ray.exceptions.RayError as error:
-                self._died(hand, error)
+                self._died(worker, error)
                 continue
             if item is None:
-                self._started(hand, *answer)
+                self._started(worker, *answer)
                 continue
-            hand.sent.remove(item)
+            worker.sent.remove(item)
             for message in answer.messages:
                 log.warning(message)
             if answer.problem:
-                self._failed(hand, item, answer)
+                self._failed(worker, item, answer)
             else:
                 yield item, answer.value, large
 
-    def _take(self, hand: _Hand) -> bool:
+    def _take(self, worker: _PoolWorker) -> bool:
         """See to it that a worker has an item to be sent."""
-        if hand.group:
-            if self._allowed(hand.group[0], hand):
+        if worker.group:
+            if self._may_take(worker.group[0], worker):
                 return True
             # It is too early for these, but what a lost worker had may be due: nothing waits for the rest.
-            self._put_back(hand.group)
-            hand.group = deque()
+            self._put_back(worker.group)
+            worker.group = deque()
         for number, group in enumerate(self._queue):
             if self._position[group[0]] >= self._limit:
                 break
-            if self._allowed(group[0], hand):
+            if self._may_take(group[0], worker):
                 del self._queue[number]
-                hand.group = group
+                worker.group = group
                 return True
         # Nothing is left to be handed out: half of what the busiest of the others still has.
-        other = max(self._hands, key=lambda one: len(one.group))
-        if len(other.group) > 1 and all(self._allowed(item, hand) for item in other.group):
+        other = max(self._workers, key=lambda one: len(one.group))
+        if len(other.group) > 1 and all(self._may_take(item, worker) for item in other.group):
             keep = len(other.group) // 2
             whole = list(other.group)
-            other.group, hand.group = deque(whole[:keep]), deque(whole[keep:])
+            other.group, worker.group = deque(whole[:keep]), deque(whole[keep:])
             return True
         return False
 
@@ -164,74 +163,74 @@ class Pool:
         """Into the queue, which is in the order of the items: what is due first is taken first."""
         insort(self._queue, group, key=lambda one: self._position[one[0]])
 
-    def _allowed(self, item: int, hand: _Hand) -> bool:
-        return self._position[item] < self._limit and hand.node not in self._refused.get(item, ())
+    def _may_take(self, item: int, worker: _PoolWorker) -> bool:
+        return self._position[item] < self._limit and worker.node not in self._refused.get(item, ())
 
-    def _room(self, hand: _Hand) -> bool:
+    def _room(self, worker: _PoolWorker) -> bool:
         """An item at which a worker may have died goes alone: then it is known which one it was."""
-        return not hand.sent or self._strikes.keys().isdisjoint({*hand.sent, hand.group[0]})
+        return not worker.sent or self._deaths.keys().isdisjoint({*worker.sent, worker.group[0]})
 
-    def _send(self, hand: _Hand) -> None:
-        item = hand.group.popleft()
-        following = list(hand.group)[:1]
-        answer, large = hand.actor.do.options(num_returns=2).remote(item, following, self.lost)
-        hand.sent.append(item)
-        self._calls[answer] = (hand, item, large)
+    def _send(self, worker: _PoolWorker) -> None:
+        item = worker.group.popleft()
+        following = list(worker.group)[:1]
+        answer, large = worker.actor.do.options(num_returns=2).remote(item, following, self.lost)
+        worker.sent.append(item)
+        self._calls[answer] = (worker, item, large)
 
     # ---- what goes wrong ----
 
-    def _failed(self, hand: _Hand, item: int, answer: Answer) -> None:
+    def _failed(self, worker: _PoolWorker, item: int, answer: Answer) -> None:
         """A worker is well and could not do an item: others try, those on other machines."""
-        self._refused.setdefault(item, set()).add(hand.node)
+        self._refused.setdefault(item, set()).add(worker.node)
         self._problems[item] = answer
         self._put_back(deque([item]))
         if answer.unreadable is None:  # a full disk, say: what comes next would fail there too
             self._why = answer.problem
             self._dismissed += 1
-            self._give_back(hand)
+            self._give_back(worker)
             log.warning("a worker is not used any more: %s", answer.problem)
 
-    def _died(self, hand: _Hand, error: Exception) -> None:
+    def _died(self, worker: _PoolWorker, error: Exception) -> None:
         self._why = _reason(error)
-        if not hand.node:
+        if not worker.node:
             self._failed_starts += 1
-            if self._failed_starts >= _STRIKES and not any(one.node for one in self._hands):
+            if self._failed_starts >= _MOST_DEATHS and not any(one.node for one in self._workers):
                 raise GBiNetError(f"no worker could be started on the cluster: {self._why}")
-        for item in hand.sent:
-            self._strikes[item] = self._strikes.get(item, 0) + 1
-            if self._strikes[item] >= _STRIKES:
+        for item in worker.sent:
+            self._deaths[item] = self._deaths.get(item, 0) + 1
+            if self._deaths[item] >= _MOST_DEATHS:
                 raise GBiNetError(
-                    f"{_STRIKES} workers died at the same view, most likely for lack of memory; use smaller "
-                    f"images (--max-size) or fewer workers (--worker-cores): {self._why}"
+                    f"{_MOST_DEATHS} workers died at the same view, most likely for lack of memory; use "
+                    f"smaller images (--max-size) or fewer workers (--worker-cores): {self._why}"
                 )
-        if hand.sent:
+        if worker.sent:
             log.warning("a worker died; another one does its work: %s", self._why)
-        self._give_back(hand)
+        self._give_back(worker)
 
-    def _give_back(self, hand: _Hand) -> None:
+    def _give_back(self, worker: _PoolWorker) -> None:
         """What a worker had is for others."""
-        if hand.group:
-            self._put_back(hand.group)
-        for item in hand.sent:
+        if worker.group:
+            self._put_back(worker.group)
+        for item in worker.sent:
             self._put_back(deque([item]))
-        self._remove(hand)
+        self._remove(worker)
 
-    def _remove(self, hand: _Hand) -> None:
-        self._hands.remove(hand)
-        self._calls = {key: call for key, call in self._calls.items() if call[0] is not hand}
+    def _remove(self, worker: _PoolWorker) -> None:
+        self._workers.remove(worker)
+        self._calls = {key: call for key, call in self._calls.items() if call[0] is not worker}
         if self.ray.is_initialized():  # else it is gone already, and `kill` would start a new Ray
-            self.ray.kill(hand.actor)
+            self.ray.kill(worker.actor)
 
     def _check_stuck(self) -> None:
         """Nothing is under way, and something is left: no worker can do it, or there is none."""
-        if any(hand.sent for hand in self._hands):
+        if any(worker.sent for worker in self._workers):
             self._idle_since = time.monotonic()
             return
-        idle, starting = time.monotonic() - self._idle_since, any(not hand.node for hand in self._hands)
-        if any(hand.node for hand in self._hands):
+        idle, starting = time.monotonic() - self._idle_since, any(not worker.node for worker in self._workers)
+        if any(worker.node for worker in self._workers):
             if not starting or idle > _SOON:
                 self._nobody_can()
-        elif not self._hands and self._dismissed:
+        elif not self._workers and self._dismissed:
             raise GBiNetError(self._why)
         elif idle > _PATIENCE:
             what = "GPU was" if self.on_gpu else f"{self.cores} cores were"
@@ -259,20 +258,20 @@ class Pool:
         """As many workers as there is room for; machines may come and go."""
         if time.monotonic() - self._looked > _LOOK:
             self._looked, self._wanted = time.monotonic(), self.size()
-        if self._failed_starts >= _STRIKES:
+        if self._failed_starts >= _MOST_DEATHS:
             return
-        while len(self._hands) < self._wanted - self._dismissed:
+        while len(self._workers) < self._wanted - self._dismissed:
             resources = {"num_cpus": self.cores, **({"num_gpus": 1} if self.on_gpu else {})}
             # A call of each kind: while one item is written, the next one is computed.
             options = {**resources, "max_concurrency": _IN_FLIGHT + 1, "max_restarts": 0}
-            hand = _Hand(self.ray.remote(Worker).options(**options).remote(self._make))
-            self._hands.append(hand)
-            self._calls[hand.actor.ready.remote()] = (hand, None, None)
+            worker = _PoolWorker(self.ray.remote(Worker).options(**options).remote(self._make))
+            self._workers.append(worker)
+            self._calls[worker.actor.ready.remote()] = (worker, None, None)
 
-    def _started(self, hand: _Hand, node: str, version: str) -> None:
+    def _started(self, worker: _PoolWorker, node: str, version: str) -> None:
         if version != __version__:
             raise GBiNetError(f"a machine of the cluster has gbinet {version}, this one has {__version__}")
-        hand.node = node
+        worker.node = node
         self._failed_starts = 0
 
 

@@ -64,9 +64,8 @@ class ETH3DDistances:
 
     scan_points: NDArray[np.float64] = field(repr=False)  # [M, 3] all scans, in the world
     to_points: NDArray[np.float64] = field(repr=False)  # [M] distance to the cloud; inf = more than asked
-    to_beam_end: NDArray[np.float64] = field(
-        repr=False
-    )  # [N] to the nearest end of a beam around; inf = none
+    # [N] to the nearest end of a beam around; inf = none
+    to_beam_end: NDArray[np.float64] = field(repr=False)
     in_free_space: NDArray[np.bool_] = field(repr=False)  # [N] lies before the end of a beam
 
 

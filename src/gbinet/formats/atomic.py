@@ -128,7 +128,7 @@ def plain(value: Any) -> Any:
 def remove_temporary(*folders: Path) -> list[Path]:
     """Remove what `atomic_path` left behind in these very folders when its process was killed.
 
-    Only for who knows that nobody else writes there: see gbinet.formats.lock.
+    Call this only while holding the folder's lock: see gbinet.formats.lock.
     """
     found = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
     left = [path for path in found if _TEMPORARY.fullmatch(path.name) and not path.is_dir()]

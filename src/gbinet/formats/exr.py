@@ -15,12 +15,8 @@ from gbinet.formats.reading import regular_size
 
 Array = np.ndarray[Any, Any]
 
-_NAMES = (
-    "Z",
-    "V",
-    "Y",
-    "R",
-)  # of channels that hold depth, the usual one first; also behind a layer: `Depth.Z`
+# Of channels that hold depth, the usual one first; also behind a layer: `Depth.Z`.
+_NAMES = ("Z", "V", "Y", "R")
 
 
 def _openexr(path: Path) -> Any:

@@ -30,9 +30,8 @@ from gbinet.formats.reading import open_sized
 _READABLE = ("JPEG", "PNG", "TIFF", "BMP", "PPM", "WEBP")
 WRITABLE = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".pnm", ".webp"})
 HEIC = frozenset({".heic", ".heif"})  # phones; pillow-heif reads them
-RAW = frozenset(
-    {".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw"}
-)  # rawpy does
+# Raw files of cameras; rawpy reads them.
+RAW = frozenset({".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw"})
 SUFFIXES = WRITABLE | HEIC | RAW
 
 # Bytes of a decoded pixel in memory, per mode of Pillow; all others take 4.

@@ -1,4 +1,4 @@
-"""One writer per folder: a lock file that says who writes, and that dies with its process.
+"""One writer per folder: a lock file that says who writes, and that is released when its process ends.
 
 The operating system holds the lock (flock), so that nothing is left to clean up when a process is killed, and
 Linux passes it on to NFS servers. Where there is no such lock (Windows, some network file systems), the

@@ -58,8 +58,10 @@ def write_dmap(
     image_size is (width, height) of the full image; view_ids begins with the view's own number.
     """
     path, name = Path(path), image_name.encode()
-    if not view_ids or len(name) > 65535:
-        raise InputError(f"{path}: a .dmap needs the view's own number and a file name of sane length")
+    if not view_ids:
+        raise InputError(f"{path}: a .dmap needs the view's own number")
+    if len(name) > 65535:
+        raise InputError(f"{path}: a .dmap needs an image name of at most 65,535 bytes, got {len(name):,}")
     camera = depth_map.camera.resized(*image_size).to("cpu", torch.float64)
     valid = depth_map.valid
     depth = torch.where(valid, depth_map.depth, 0).float().cpu()

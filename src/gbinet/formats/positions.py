@@ -71,7 +71,8 @@ def _row(
     if degrees:
         good &= abs(values[0]) <= 180 and abs(values[1]) <= 90
     if not good:
-        raise FormatError(path, f"is no position: {separator_free(row)!r}", where)
+        bounds = "finite numbers" + ("; longitude within 180, latitude within 90 degrees" if degrees else "")
+        raise FormatError(path, f"is not a position ({bounds}): {separator_free(row)!r}", where)
     return name, values
 
 

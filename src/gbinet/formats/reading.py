@@ -100,11 +100,11 @@ def parse_json(path: Path, text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise FormatError(path, f"is not JSON ({error.msg})", f"line {error.lineno}") from error
+        raise FormatError(path, f"is not valid JSON ({error.msg})", f"line {error.lineno}") from error
     except UnicodeDecodeError as error:
-        raise FormatError(path, "is not JSON (not UTF-8)", f"byte {error.start}") from error
+        raise FormatError(path, "is not valid JSON (not UTF-8)", f"byte {error.start}") from error
     except (RecursionError, ValueError) as error:  # nested too deeply; or an integer of thousands of digits
-        raise FormatError(path, f"is not sensible JSON ({error})") from error
+        raise FormatError(path, f"is not valid JSON ({error})") from error
 
 
 def read_exactly(path: Path, file: BinaryIO, count: int, what: str) -> bytes:

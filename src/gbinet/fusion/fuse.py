@@ -48,9 +48,8 @@ class FusionConfig:
     duplicates: Literal["used-pixel", "voxel", "none"] = "used-pixel"  # one point per surface
     voxel_size: float | None = None  # edge for "voxel", scene units; None = 1.5 pixels of the first view
     box: tuple[float, float, float, float, float, float] | None = None  # keep x0 y0 z0 x1 y1 z1 only
-    cached_maps: int = (
-        16  # depth maps held at a time: a view, its neighbours, some of the next; saves reading
-    )
+    # Depth maps held at a time: a view, its neighbours, some of the next; saves reading.
+    cached_maps: int = 16
 
     def __post_init__(self) -> None:
         check_positive("fusion: --max-sources", self.max_sources)

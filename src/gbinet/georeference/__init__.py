@@ -1,1 +1,1 @@
-"""Where a model lies and how large it is: GPS, known positions or a length -> metres."""
+"""Georeferencing: a model's place on the map and its scale. GPS, known positions or a length -> metres."""

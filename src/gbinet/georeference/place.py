@@ -30,9 +30,8 @@ class PlaceConfig:
     georeference: Literal["auto", "gps", "off"] = "auto"  # auto: by GPS where gbinet found the poses itself
     positions: Path | None = None  # table of known camera positions
     crs: str | None = None  # coordinate system of these, e.g. EPSG:32615
-    scale: tuple[float, float, float, float, float, float, float] | None = (
-        None  # two points and their distance
-    )
+    # Two points and their distance.
+    scale: tuple[float, float, float, float, float, float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.positions is not None and self.scale is not None:
@@ -53,7 +52,7 @@ class Georeference:
     offset: tuple[float, float, float]  # local coordinates plus this are map coordinates
     local_from_model: list[list[float]]  # 4x4: from the frame of the poses as they were found
     photos: int = 0  # with a position that was used
-    outliers: tuple[str, ...] = ()  # photos whose position was not believed
+    outliers: tuple[str, ...] = ()  # photos with outlier positions
     error_across: float | None = None  # m, root mean square of the positions used, horizontally
     error_up: float | None = None  # the same vertically
 
@@ -71,7 +70,7 @@ class Georeference:
             }
         if self.photos:
             facts["photos used"] = self.photos
-            facts["positions not believed"] = ", ".join(self.outliers[:8]) or "none"
+            facts["outlier positions"] = ", ".join(self.outliers[:8]) or "none"
         if self.error_across is not None and self.error_up is not None:
             facts["positions off by (rms)"] = f"{self.error_across:.2f} m across, {self.error_up:.2f} m up"
         return facts
@@ -81,7 +80,7 @@ class Georeference:
         if self.error_across is None or self.error_up is None:
             return place
         where = "" if self.crs is None else f" in {self.crs}"
-        wrong = f", {len(self.outliers)} not believed" if self.outliers else ""
+        wrong = f" ({len(self.outliers)} outliers left out)" if self.outliers else ""
         off = f"{self.error_across:.2f} m across and {self.error_up:.2f} m up"
         return f"{place}{where}: {self.photos} positions{wrong}, off by {off} (rms)"
 

@@ -30,7 +30,7 @@ from gbinet.formats.reading import read_record
 from gbinet.inference import tiles
 from gbinet.inference.compilers import Compilers, Request, compile_here
 from gbinet.inference.device import pick_device, pick_precision
-from gbinet.inference.graphs import made_ready
+from gbinet.inference.graphs import for_inference
 from gbinet.inference.predictor import DepthConfig
 from gbinet.inference.shapes import ShapesOnly
 from gbinet.inference.tiles import working_size
@@ -96,7 +96,7 @@ def compile_kernels(
                 return
             with torch.cuda.device(device), compiling_only(mark.parent, tell) as compilers:
                 others()
-                _rehearse(model, config, kinds, device)
+                _trace(model, config, kinds, device)
             write_json(mark, {"kernels": compilers.requests})
     except UnwritableCacheError:
         raise
@@ -187,11 +187,11 @@ def noting_launches(note: Callable[[Request], None]) -> Iterator[None]:
         _ONE_AT_A_TIME.release()
 
 
-def _rehearse(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], device: torch.device) -> None:
-    """Call the network once for each kind, with tensors without content."""
+def _trace(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], device: torch.device) -> None:
+    """Call the network once for each kind, with tensors that have a shape but no data."""
     dtype = pick_precision(config.precision, device)
     # A copy: it packs its weights when they are asked for, and here they have no content. No graphs.
-    ready = made_ready(copy.deepcopy(model) if model.ready else model, device, dtype, max_memory=0.0)
+    ready = for_inference(copy.deepcopy(model) if model.ready else model, device, dtype, max_memory=0.0)
     network = getattr(ready, "network", ready)
     try:
         with ShapesOnly(device), torch.no_grad():

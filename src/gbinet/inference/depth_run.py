@@ -28,7 +28,7 @@ class DepthRun:
 
 
 class Keeper(Protocol):
-    """Who wants to have depth maps and photos without reading them back. All lie on the computing device."""
+    """Receives depth maps and photos as they are computed. All lie on the computing device."""
 
     def keep_map(self, index: int, depth_map: DepthMap) -> None: ...
 

@@ -13,7 +13,7 @@ from gbinet.inference.tiles import Features
 class FeatureCache:
     """Least recently used features are dropped first, when more than `max_bytes` are held.
 
-    Who knows what will be asked for can say so: what was asked for the last time is dropped at once.
+    `expect()` announces later requests; features are dropped after the last announced one.
     """
 
     def __init__(

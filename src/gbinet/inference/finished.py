@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gbinet.inference.predictor import DepthConfig
 
 FILE = "settings.json"
-HASHES = "fingerprints.json"
+FINGERPRINTS = "fingerprints.json"
 _ADVICE = "choose another output folder, or --overwrite to replace them"
 _State = Literal["absent", "finished", "changed", "damaged", "foreign"]
 _NO_EFFECT = ("device", "max_memory", "cache_memory")  # settings that do not change the depth
@@ -86,7 +86,7 @@ class Finished:
         self._views = scene.views
         self._range = config.depth_range
         self.settings = _settings(model, config, self.maker.weights)
-        self._hashes = Fingerprints(folder / HASHES)
+        self._hashes = Fingerprints(folder / FINGERPRINTS)
         self._photos = self._hashes.of_all(view.image_path for view in scene.views)
         self._taken = self._hashes.of_all(view.original_path or view.image_path for view in scene.views)
         first = scene.views[0]
@@ -153,7 +153,7 @@ class Finished:
         """After a failure: without any map, our own files in the folder mean nothing."""
         recorded = _names(read_record(self.folder / FILE).get("maps", []))
         if self._begun and not any((self.folder / name).exists() for name in recorded):
-            for name in (FILE, HASHES):
+            for name in (FILE, FINGERPRINTS):
                 (self.folder / name).unlink(missing_ok=True)
 
     def _states(self, recorded: set[str]) -> dict[str, _State]:
@@ -161,11 +161,11 @@ class Finished:
         with ThreadPoolExecutor(4, "check") as pool:
             states = dict(zip(self._names, pool.map(self._state, range(len(self._names))), strict=True))
         replaceable = recorded | {name for name, state in states.items() if state in ("absent", "finished")}
-        alien = [name for name, state in states.items() if state == "foreign" or name not in replaceable]
-        if alien:
+        foreign = [name for name, state in states.items() if state == "foreign" or name not in replaceable]
+        if foreign:
             raise GBiNetError(
-                f"{self.folder / alien[0]} is in the way ({len(alien)} such files): no run into this folder "
-                "wrote it, so it is not replaced; move it away, or choose another output folder"
+                f"{self.folder / foreign[0]} already exists and was not written by gbinet into this folder "
+                f"({len(foreign)} such files); move it or choose another output folder"
             )
         return states
 

@@ -138,7 +138,7 @@ def _shape_of(value: Any) -> Hashable:
     return value
 
 
-class Replaying(nn.Module):
+class GraphedNetwork(nn.Module):
     """A network made ready whose depth maps are replayed from CUDA graphs where they can be.
 
     It is called as the network is. `limit`: kinds of depth maps (image size, views, first bins) that are
@@ -182,7 +182,7 @@ class Replaying(nn.Module):
 
 
 def _without_places(function: Callable[..., SearchResult]) -> Callable[..., SearchResult]:
-    """Who goes on from a result needs its cells alone; a graph would keep the memory of the places too."""
+    """Resuming needs only the cells; a graph would keep the memory of the continuous answers too."""
 
     @functools.wraps(function)
     def compute(*args: Any, **options: Any) -> SearchResult:
@@ -193,9 +193,9 @@ def _without_places(function: Callable[..., SearchResult]) -> Callable[..., Sear
     return compute
 
 
-def made_ready(
-    model: GBiNet | Replaying, device: torch.device, dtype: torch.dtype, max_memory: float | None
-) -> GBiNet | Replaying:
+def for_inference(
+    model: GBiNet | GraphedNetwork, device: torch.device, dtype: torch.dtype, max_memory: float | None
+) -> GBiNet | GraphedNetwork:
     """The network made ready, with CUDA graphs. One that is ready, or of another kind, stays as it is.
 
     A scene has many views of few kinds (one or two sizes, some numbers of first bins), for which CUDA graphs
@@ -203,4 +203,4 @@ def made_ready(
     """
     if type(model) is not GBiNet or model.ready:
         return model
-    return Replaying(prepare(model, device, dtype), GRAPHS if max_memory is None else 0)
+    return GraphedNetwork(prepare(model, device, dtype), GRAPHS if max_memory is None else 0)

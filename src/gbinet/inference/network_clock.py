@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-_AHEAD = 3  # calls that a GPU has before it: enough that it never waits, little memory that waits for it
+_AHEAD = 3  # network calls queued on the GPU: keeps it busy without holding much memory
 
 
 class NetworkClock:

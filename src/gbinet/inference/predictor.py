@@ -29,7 +29,7 @@ from gbinet.inference.device import (
 )
 from gbinet.inference.feature_cache import FeatureCache
 from gbinet.inference.finished import Finished, making_maps
-from gbinet.inference.graphs import Replaying, made_ready
+from gbinet.inference.graphs import GraphedNetwork, for_inference
 from gbinet.inference.network_clock import NetworkClock
 from gbinet.inference.prepare import is_packed
 from gbinet.model.gbinet import GBiNet
@@ -76,7 +76,7 @@ class DepthConfig:
 
 def estimate_depths(
     scene: Scene,
-    model: GBiNet | Replaying,
+    model: GBiNet | GraphedNetwork,
     out: str | Path,
     config: DepthConfig | None = None,
     *,
@@ -136,7 +136,7 @@ class DepthWorker:
     def __init__(
         self,
         scene: Scene,
-        model: GBiNet | Replaying,
+        model: GBiNet | GraphedNetwork,
         config: DepthConfig,
         finished: Finished,
         keeper: Keeper | None = None,
@@ -150,7 +150,7 @@ class DepthWorker:
         self.dtype = pick_precision(config.precision, self.device)
         # Of images and features: prepare.py has half precision only in a part of the network on a CPU.
         self.maps_dtype = torch.float32 if self.device.type == "cpu" else self.dtype
-        self.model = made_ready(model, self.device, self.dtype, config.max_memory)
+        self.model = for_inference(model, self.device, self.dtype, config.max_memory)
         self.result = DepthRun(device=str(self.device), precision=str(self.dtype).removeprefix("torch."))
         self.result.warnings += finished.notes
         self.clock = NetworkClock(self.device)
@@ -349,7 +349,7 @@ class DepthWorker:
             f"ran out of memory on {self.device}: continuing with tiles of {smaller} px"
         )
         log.warning(self.result.warnings[-1])
-        if isinstance(self.model, Replaying):
+        if isinstance(self.model, GraphedNetwork):
             self.model.graphs.give_up()
         self.cache.clear()
         self.keeper.clear()

@@ -70,7 +70,10 @@ def resources_of_depth_map(
 ) -> Resources:
     """Measure here and now; see in_own_process for peaks that follow each other."""
     if min(width, height) < 8 or views < 2 or repeat < 1:
-        raise InputError(f"nothing to measure: {views} views of {width}x{height}, {repeat} times")
+        raise InputError(
+            "need at least 2 views, 8x8 pixels and one repetition, "
+            f"got {views} views of {width}x{height}, {repeat} times"
+        )
     where = pick_device(device)
     network = prepare(GBiNet.from_pretrained(weights), where, pick_precision(precision, where))
     inputs = views_in_a_row(views, width, height, where)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.errors import InputError
-from gbinet.inference.graphs import Replaying
+from gbinet.inference.graphs import GraphedNetwork
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet, SearchResult
 from gbinet.model.regulariser import MULTIPLE
@@ -75,7 +75,7 @@ def pieces_of(height: int, width: int, tile: int, config: GBiNetConfig) -> list[
     return [(rows, columns) for rows in cuts[0] for columns in cuts[1]]
 
 
-def encode(model: GBiNet | Replaying, image: Tensor, tile: int | None) -> Features:
+def encode(model: GBiNet | GraphedNetwork, image: Tensor, tile: int | None) -> Features:
     """Features of one image [3, H, W], computed in pieces if `tile` is given."""
     if tile is None:
         return tuple(f[0, 0] for f in model.encode(image[None, None]))
@@ -94,7 +94,7 @@ def encode(model: GBiNet | Replaying, image: Tensor, tile: int | None) -> Featur
 
 
 def search(
-    model: GBiNet | Replaying,
+    model: GBiNet | GraphedNetwork,
     features: Sequence[Features],  # per view, reference first
     cameras: Sequence[Camera],  # per view, single; their sizes may differ
     depth_range: Tensor,  # [2], best on the CPU: nobody waits for a GPU then
@@ -114,7 +114,7 @@ def search(
     given = _batch(cameras, depth_range.device)
     batch = _moved(given, device)
     if tile is None or coarse_stages in (0, stages):  # nothing to cut, or nothing before the cut
-        if isinstance(model, Replaying):  # it would ask the device for the bins, and wait
+        if isinstance(model, GraphedNetwork):  # it would ask the device for the bins, and wait
             bins = model.first_bins(given, depth_range[None])
             result = model.search(maps, batch, ranges, stages=stages, first_bins=bins)
         else:

@@ -1,1 +1,1 @@
-"""The network: batch of images and cameras -> depth. Plain torch; kernels/ holds faster twins."""
+"""The network: batch of images and cameras -> depth. Plain torch; ops/ holds the faster kernels."""

@@ -1,4 +1,4 @@
-"""From the confidence that a network says to one that means something: how often such pixels are right."""
+"""Maps the network's confidence to the measured share of correct pixels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Calibration(nn.Module):
 
     Args:
         said: Confidences of the network, rising from 0 to 1.
-        right: For each of them, the share of such pixels that are right to one pixel of reprojection.
+        right: For each of them, the share of such pixels whose depth is right (`is_right` in `geometry.py`).
     """
 
     knots: Tensor  # [2, K] float32: said, right

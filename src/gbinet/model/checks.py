@@ -46,7 +46,7 @@ def check_choices(stages: int, done: int, readout: str) -> None:
     if stages <= done:
         raise InputError(f"stages must be at least {done + 1}, got {stages}")
     if readout not in get_args(Readout):
-        raise InputError(f"there is no readout '{readout}'; choose one of {', '.join(get_args(Readout))}")
+        raise InputError(f"unknown readout '{readout}'; choose one of {', '.join(get_args(Readout))}")
 
 
 def check_values(images: Tensor, cameras: Camera) -> None:

@@ -32,39 +32,42 @@ class GBiNetConfig:
         4
     """
 
-    bins: int = 4  # D, hypotheses per stage: 2 = Bi-Net, 4 = GBi-Net
-    first_bins: int = 0  # hypotheses of stage 1; 0 = the same as bins, as in the paper
+    bins: int = 4  # D, hypotheses per stage: 2 = Bi-Net, 4 = GBi-Net.
+    first_bins: int = 0  # Hypotheses of stage 1; 0 = the same as bins, as in the paper.
     # > 0: stage 1 has more bins where it takes more to bring them this close, in pixels of its feature maps;
-    # first_bins is then the fewest
+    # first_bins is then the fewest.
     first_spacing: float = 0.0
-    inverse_depth: bool = False  # bins equal in 1/depth instead of depth
-    edge_cells: int = 0  # > 0: maps are enlarged without mixing cells further apart than this, across edges
-    # Two numbers per scale, coarse to fine: after a stage, answers are averaged over so many pixels around,
-    # none if 0, as far as they are less than so many cells away from the pixel's own
+    inverse_depth: bool = False  # Bins of equal size in 1/depth instead of depth.
+    edge_cells: int = 0  # > 0: maps are enlarged without mixing cells further apart than this, across edges.
+    # Smoothing of the answers after a stage: (radius in pixels, largest difference in cells) per scale,
+    # coarse to fine; radius 0 = no smoothing.
     smoothing: tuple[tuple[int, int], ...] = ()
-    refiner: bool = False  # a small network that corrects the smoothed depth of the last stage
-    refiner_sides: bool = False  # it may take the depth of either side of an edge, too
-    stages: int = 8  # stages searched by default, and trained
-    scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)  # 0 = coarsest; later stages: the last
-    encoder_width: int | tuple[int, ...] = 8  # channels at full size, doubled at coarser ones; or per scale
+    refiner: bool = False  # A small network that corrects the smoothed depth of the last stage.
+    refiner_sides: bool = False  # The refiner may also take the depth of either side of an edge.
+    stages: int = 8  # Stages searched by default, and trained.
+    # Scale of each stage, 0 = coarsest; further stages have the last one.
+    scale_of_stage: tuple[int, ...] = (0, 0, 1, 1, 2, 2, 3, 3)
+    encoder_width: int | tuple[int, ...] = 8  # Channels at full size, doubled at coarser ones; or per scale.
     # Groups of the correlation per scale, coarse to fine. There are as many scales as numbers here, each
-    # twice as large as the one before; the last has the size of the images
+    # twice as large as the one before; the last has the size of the images.
     groups: tuple[int, ...] = (8, 8, 8, 4)
-    regulariser_width: int | tuple[int, ...] = 8  # channels of the 3D U-Nets at their top level; or per scale
-    context: bool = False  # the 3D U-Nets see the reference's features beside the cost volume
-    # Between scales pixels choose their parents, by networks so wide, one per scale but the coarsest; none =
-    # they take their own
+    # Channels of the 3D U-Nets at their top level; or per scale.
+    regulariser_width: int | tuple[int, ...] = 8
+    context: bool = False  # The 3D U-Nets see the reference's features beside the cost volume.
+    # Between scales pixels choose their parents: channels of the networks that choose, one per scale but the
+    # coarsest; none = pixels take their own.
     choice_widths: tuple[int, ...] = ()
-    # Before the later stages at these scales they choose again, between their own cell and their neighbours',
-    # by networks of their own
+    # Before the later stages at these scales pixels choose again, between their own cell and their
+    # neighbours', by networks of their own.
     choice_again: bool = False
     # largest: mean of the largest probabilities, as in the paper; nearby: product of the probabilities of the
-    # chosen bin with its neighbours, the chance that no stage was more than a bin off; learned: the
-    # refiner's, the chance to be right to one pixel of reprojection (where it has no say: as nearby)
+    # chosen bin with its neighbours, the chance that no stage was more than a bin off; learned: the refiner's
+    # estimate of the probability that the depth is right (where it does not run: as nearby).
     confidence: Confidence = "largest"
-    confidence_stages: int = 0  # K', the first stages that count for it; 0 = 6 (largest), all (nearby)
+    # K', the first stages that count for the confidence; 0 = 6 (largest), all (nearby).
+    confidence_stages: int = 0
     # Depth of the last stage: centre of the bin, expectation around it, that expectation smoothed (at scales
-    # without smoothing: the expectation), or that corrected by the refiner (at full size; else: smoothed)
+    # without smoothing: the expectation), or that corrected by the refiner (at full size; else: smoothed).
     readout: Readout = "centre"
 
     def __post_init__(self) -> None:
@@ -81,7 +84,7 @@ class GBiNetConfig:
             raise InputError(f"unknown confidence '{self.confidence}'; there are largest, nearby and learned")
         _check_scales(self)
         _check_smoothing(self)
-        self.grid.cells(self.stages)  # raises on impossible bins and on more stages than numbers can tell
+        self.grid.cells(self.stages)  # raises on impossible bins and on more cells than the search allows
 
     @property
     def grid(self) -> SearchGrid:
@@ -260,5 +263,5 @@ PRESETS: dict[str, GBiNetConfig] = {
 
 def preset(name: str) -> GBiNetConfig:
     if name not in PRESETS:
-        raise InputError(f"there is no network '{name}'; choose one of {', '.join(PRESETS)}")
+        raise InputError(f"unknown network '{name}'; choose one of {', '.join(PRESETS)}")
     return PRESETS[name]

@@ -197,7 +197,7 @@ class GBiNet(nn.Module):
         tested = search.cells_apart(state, cells)
         volume = weight.cost_volume(maps, transforms, tested, self.config.scales[scale])
         choice = Choice(cells, choosers[at](volume, reference, cells))
-        return search.adopt(state, choice.cell), choice
+        return search.with_cells(state, choice.cell), choice
 
     def cost_volume(self, maps: Maps, transforms: Tensor, state: SearchState, scale: int) -> Tensor:
         """The volume [B, G, D, h, w] that a stage looks at, at one of the scales (0 = coarsest)."""
@@ -318,7 +318,7 @@ class GBiNet(nn.Module):
         for number in range(state.stage + 1, stages + 1):
             if release and isinstance(features, list):
                 forget(features, {self.config.scale_index(n) for n in range(number, stages + 1)})
-            stage = None  # its logits shall not lie beside the next stage's volume
+            stage = None  # free its logits before the next stage's volume is built
             stage = self.step(features, cameras, state, transforms, last=release and number == stages)
             if number <= counted:
                 own = self.confidence(stage)

@@ -51,8 +51,8 @@ RIGHT = 1.0  # px of reprojection: a depth at most this far off is right
 
 
 def is_right(depth: Tensor, truth: Tensor, cameras: Camera) -> Tensor:
-    """Whether depths are right to one pixel of reprojection: what confidence is about, wherever it is
-    taught, measured or calibrated.
+    """Whether depths are right, to within one pixel when reprojected: what confidence is about, wherever it
+    is taught, measured or calibrated.
 
     depth, truth [B, H, W] of the reference, cameras [B, V] -> [B, H, W] bool. A pixel's point and its true
     point are shown at most 1 px apart by the median source (of an even number: the lower of the middle two).

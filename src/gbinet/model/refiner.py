@@ -4,7 +4,7 @@ How far to smooth depends on the place (a plain wall far, a relief hardly), and 
 small network of 2D convolutions at full size looks at the answers as they are and at three smoothings of
 them, at the confidence and at the reference's features; it mixes the four and adds a correction of its own.
 With `sides` it may also take the nearest or the farthest answer around: at a silhouette, the other side's.
-With `confidence` it also says how likely its answer is right to one pixel of reprojection.
+With `confidence` it also gives the probability that its answer is right (`is_right` in `geometry.py`).
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def expected_place(state: SearchState, probabilities: Tensor) -> Tensor:
     return choose.expected_place(state.bins, probabilities)
 
 
-def settle(state: SearchState, place: Tensor) -> SearchState:
+def move_to(state: SearchState, place: Tensor) -> SearchState:
     """Go down into the cells that contain these places [B, H, W], counted in cells of the coming stage."""
     cell = place.floor().clamp(0, state.bins.cells - 1)
     return _reached(state, cell.to(torch.int32), place)
@@ -148,7 +148,7 @@ def settle(state: SearchState, place: Tensor) -> SearchState:
 def follow(
     state: SearchState, logits: Tensor, smoothing: tuple[int, int] | None, nearby: bool = False
 ) -> tuple[SearchState, Tensor]:
-    """The state after a stage that said `logits` [B, D, H, W], and how confident it is, [B, 1, H, W].
+    """The state after a stage that gave `logits` [B, D, H, W], and how confident it is, [B, 1, H, W].
 
     The state lies in the most probable bin, or where neighbours on one surface agree: smoothing is a radius
     in pixels and a reach in cells. nearby: see the function of that name. No gradient flows through either.
@@ -158,7 +158,7 @@ def follow(
         cell, confidence = choose.choose(state.bins, logits, nearby)
         return _reached(state, cell), confidence
     place, confidence = choose.choose(state.bins, logits, nearby, place=True)
-    return settle(state, smoothed(place, *smoothing)), confidence
+    return move_to(state, smoothed(place, *smoothing)), confidence
 
 
 def upsample(state: SearchState, height: int, width: int) -> SearchState:
@@ -191,7 +191,7 @@ def parents(state: SearchState, height: int, width: int) -> Tensor:
     return torch.cat([own[:, None], nearest_and_farthest(state.cell, 1, (height, width))], dim=1)
 
 
-def adopt(state: SearchState, cell: Tensor) -> SearchState:
+def with_cells(state: SearchState, cell: Tensor) -> SearchState:
     """The state on a finer grid whose pixels have taken these cells [B, H, W]."""
     return replace(state, cell=cell, place=None)
 
@@ -225,9 +225,9 @@ def expected_depth(state: SearchState, probabilities: Tensor) -> Tensor:
 
 
 def settled_depth(state: SearchState) -> Tensor:
-    """Continuous depth of a state that has settled, [B, H, W]."""
+    """Continuous depth of a state that keeps its continuous answer, [B, H, W]."""
     if state.place is None:
-        raise InputError("this search keeps no continuous places: it has no smoothing")
+        raise InputError("no continuous answer is kept without smoothing")
     position = state.place / state.grid.cells(state.stage)
     return state.grid.to_depth(position.clamp(0, 1), state.depth_range)
 

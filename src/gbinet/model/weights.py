@@ -57,7 +57,7 @@ def our_name(published: str) -> str:
 
 
 @dataclass(frozen=True)
-class Stated:
+class Header:
     """What the header of a file says about the network beside its tensors."""
 
     config: GBiNetConfig
@@ -70,12 +70,12 @@ def load(weights: str | Path | None, kind: type[Network]) -> Network:
     path = find(weights)
     if path.suffix == ".safetensors":
         metadata, tensors = _read_ours(path)
-        stated = _stated(path, metadata, kind.config_type)
+        header = _header(path, metadata, kind.config_type)
     else:
-        stated, tensors = Stated(kind.config_type(), PUBLISHED_CONFIDENCE), _read_published(path)
-    model = _build(path, kind, stated.config, tensors)
-    model.weights_file, model.min_confidence = path.name, stated.min_confidence
-    model.calibration = stated.calibration
+        header, tensors = Header(kind.config_type(), PUBLISHED_CONFIDENCE), _read_published(path)
+    model = _build(path, kind, header.config, tensors)
+    model.weights_file, model.min_confidence = path.name, header.min_confidence
+    model.calibration = header.calibration
     return model
 
 
@@ -105,7 +105,7 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
         "format": FORMAT,
         "gbinet_version": __version__,
         "config": json.dumps(model.config.to_dict()),
-        **_about_confidence(model.min_confidence, model.calibration),
+        **_confidence_entries(model.min_confidence, model.calibration),
     }
     tensors = {k: v.detach().contiguous().cpu() for k, v in model.state_dict().items()}
     if half:
@@ -117,10 +117,10 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
 def restate(path: Path, min_confidence: float, calibration: Calibration) -> None:
     """Change what a file of ours says about its confidence; its tensors and all else stay as they are."""
     metadata, tensors = _read_ours(path)
-    _write_ours(path, metadata | _about_confidence(min_confidence, calibration), tensors)
+    _write_ours(path, metadata | _confidence_entries(min_confidence, calibration), tensors)
 
 
-def _about_confidence(min_confidence: float | None, calibration: Calibration | None) -> dict[str, str]:
+def _confidence_entries(min_confidence: float | None, calibration: Calibration | None) -> dict[str, str]:
     """Entries of a header."""
     entries = {} if min_confidence is None else {"min_confidence": repr(min_confidence)}
     return entries if calibration is None else {**entries, "calibration": json.dumps(calibration.to_dict())}
@@ -150,7 +150,7 @@ def _read_ours(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     return metadata, tensors
 
 
-def _stated(path: Path, metadata: dict[str, str], config_type: type[GBiNetConfig]) -> Stated:
+def _header(path: Path, metadata: dict[str, str], config_type: type[GBiNetConfig]) -> Header:
     try:
         config = config_type.from_dict(parse_json(path, metadata["config"]))
     except (ValueError, TypeError, OverflowError, FormatError, InputError) as error:
@@ -164,7 +164,7 @@ def _stated(path: Path, metadata: dict[str, str], config_type: type[GBiNetConfig
         calibration = None if known is None else Calibration(**parse_json(path, known))
     except (ValueError, TypeError, OverflowError, FormatError, InputError) as error:
         raise WeightsError(f"{path}: the calibration in its header cannot be used: {error}") from error
-    return Stated(config, min_confidence, calibration)
+    return Header(config, min_confidence, calibration)
 
 
 def _read_published(path: Path) -> dict[str, Tensor]:

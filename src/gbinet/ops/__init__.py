@@ -1,8 +1,8 @@
-"""Operations of the network, one home each: plain reference, kernels, gradient, and who chooses.
+"""Operations of the network: for each the plain reference, kernels, gradient, and the choice between them.
 
 `NAME.py` holds the public function with its plain twin; `NAME_triton.py` beside it the Triton kernels and
 what launches them, `NAME_cpu.py` what is quicker than the plain twin on a CPU. Triton is optional: kernel
-files are imported by the function that chooses them. Only this room asks which kernels can be used.
+files are imported by the function that chooses them. Only this package asks which kernels can be used.
 """
 
 from __future__ import annotations

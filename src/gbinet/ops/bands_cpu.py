@@ -1,7 +1,8 @@
 """Parts of an image, worked on side by side on a CPU by threads that compute alone.
 
 torch shares out every small operation by itself and waits for the slowest thread each time; where other work
-is on the machine, it waits most of the time. A part is many operations, and whoever is done takes the next.
+is on the machine, it waits most of the time. A part is many operations, and a thread that finishes
+takes the next part.
 """
 
 from __future__ import annotations

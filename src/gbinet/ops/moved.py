@@ -1,4 +1,4 @@
-"""Tensors on their way to a device, while nobody waits for it, and the moment when it is done with one."""
+"""Asynchronous copies to a device, and events that tell when a tensor is ready."""
 
 from __future__ import annotations
 

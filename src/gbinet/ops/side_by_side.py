@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 def side_by_side(parts: Iterable[Tensor], like: Tensor, channels: int) -> Tensor:
-    """Maps [B, C_i, h, w] -> [B, channels, h, w] in the type of `like` [B, C, h, w], channels last; what the
-    parts leave over is zero."""
+    """Maps [B, C_i, h, w] -> [B, channels, h, w] in the type of `like` [B, C, h, w], channels last;
+    remaining channels are zero."""
     batch, _, height, width = like.shape
     if torch.is_grad_enabled():  # backwards, every part written in place would copy the whole
         last = [part.to(like.dtype).permute(0, 2, 3, 1) for part in parts]

@@ -1,1 +1,1 @@
-"""Where rooms meet: from photos to a cloud, its record and its report."""
+"""Where the packages meet: from photos to a cloud, its record and its report."""

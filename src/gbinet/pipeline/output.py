@@ -14,14 +14,8 @@ from gbinet.formats.lock import locked
 from gbinet.scene import Scene
 from gbinet.scenes.kinds import is_scene_folder
 
-_RESULTS = (
-    "depth",
-    "undistorted",
-    "refined",
-    "export",
-    "stages",
-    "frames",
-)  # folders that runs make in their output folder
+# Folders that runs make in their output folder.
+_RESULTS = ("depth", "undistorted", "refined", "export", "stages", "frames")
 _SCENE = "sfm"  # one more, which is a scene of its own
 
 

@@ -136,8 +136,8 @@ def report_of(
     ]
     used = record["settings"]
     tables = {
-        "Depth": _said(used["depth"]),
-        "Fusion": _said(used["fusion"]),
+        "Depth": _formatted(used["depth"]),
+        "Fusion": _formatted(used["fusion"]),
         "Run": {
             "views computed now": len(depth_run.computed),
             "views kept from before": len(depth_run.kept),
@@ -148,7 +148,7 @@ def report_of(
             "peak memory": f"{record['peak_memory_mib']:.0f} MiB",
             "tiles": "none" if depth_run.tile is None else f"{depth_run.tile} px",
         },
-        "Made by": _said(record["made_by"]),
+        "Made by": _formatted(record["made_by"]),
         "Versions": record["versions"],
     }
     return Report(
@@ -165,7 +165,7 @@ def report_of(
     )
 
 
-def _said(facts: dict[str, Any]) -> dict[str, Any]:
+def _formatted(facts: dict[str, Any]) -> dict[str, Any]:
     """What tells a reader something: not what was left open, nor what only saves time."""
     return {k: v for k, v in facts.items() if v is not None and k not in ("cached_maps", "cache_memory")}
 

@@ -1,8 +1,8 @@
 """Cameras that are slightly wrong, as structure from motion leaves them.
 
-The reference and its depth stay true. The sources' poses, focal lengths and principal points are told
-wrongly, and their photos keep a little distortion. How wrong is measured where it matters: how far the points
-that the reference sees are told from where the sources show them.
+The reference and its depth stay true. The network is given slightly wrong poses, focal lengths and principal
+points for the source views, whose photos keep a little distortion. How wrong is measured where it matters:
+how far the points that the reference sees are projected from where the source views show them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _TERMS = 10  # rotation 3, translation 3, focal length 1, principal point 2, dis
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the network is told about the cameras of a sample."""
+class PerturbedCameras:
+    """The cameras that the network is given for a sample, and the distortion that their photos keep."""
 
     cameras: Camera  # [V] float64; the first is true
     bend: Tensor  # [V - 1] shift of the sources' pixels at half a diagonal from the centre, in pixels
@@ -46,8 +46,8 @@ def bending(cameras: Camera, bend: Tensor, pixels: Tensor) -> Tensor:
     return bend.view(-1, *ones, 1) * away * away.square().sum(-1, keepdim=True)
 
 
-def tell(rng: Chance, cameras: Camera, depth: Tensor, distance: float, largest: float) -> Told:
-    """Wrong cameras for the true ones [V], of an error of up to `largest` pixels (RMS of each source).
+def perturb(rng: Chance, cameras: Camera, depth: Tensor, distance: float, largest: float) -> PerturbedCameras:
+    """Wrong cameras for the true ones [V], with an error of up to `largest` pixels (RMS of each source).
 
     depth [H, W] is that of the reference; where there is none, `distance` stands in.
     """
@@ -65,11 +65,11 @@ def tell(rng: Chance, cameras: Camera, depth: Tensor, distance: float, largest: 
     small = 0.1 * terms
     found = _error(sources, small, points, distance)
     grown = small * (wanted / found.clamp_min(1e-6))[:, None]
-    # A source before which nothing lies has no error to grow: it is told as it is.
+    # A source before which nothing lies has no error to grow: it is given as it is.
     terms = torch.where(found[:, None] > 1e-6, grown, 0.0)
     wrong, bend = _wrong(sources, terms, distance)
     K, pose = torch.cat([true.K[:1], wrong.K]), torch.cat([true.cam_from_world[:1], wrong.cam_from_world])
-    return Told(replace(true, K=K, cam_from_world=pose), bend)
+    return PerturbedCameras(replace(true, K=K, cam_from_world=pose), bend)
 
 
 def _wrong(cameras: Camera, terms: Tensor, distance: float) -> tuple[Camera, Tensor]:
@@ -89,11 +89,11 @@ def _wrong(cameras: Camera, terms: Tensor, distance: float) -> tuple[Camera, Ten
 
 
 def _error(cameras: Camera, terms: Tensor, points: Tensor, distance: float) -> Tensor:
-    """RMS [V] of how far points [N, 3] are told from where they are seen, over those in the image."""
+    """RMS [V] of how far points [N, 3] are projected from where they are seen, over those in the image."""
     wrong, bend = _wrong(cameras, terms, distance)
     seen, z = cameras.project(points)  # [V, N, 2], [V, N]
-    told, _ = wrong.project(points)
-    off = (told - seen - bending(cameras, bend, seen)).square().sum(-1)
+    projected, _ = wrong.project(points)
+    off = (projected - seen - bending(cameras, bend, seen)).square().sum(-1)
     inside = (seen >= 0).all(-1) & (seen[..., 0] < cameras.width) & (seen[..., 1] < cameras.height) & (z > 0)
     weight = inside.double() + 1e-9 * (z > 0)  # where nothing is inside, what is in front
     off = torch.where(z > 0, off, 0.0)

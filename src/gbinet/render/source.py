@@ -14,7 +14,7 @@ from torch import Tensor
 from gbinet.camera import Camera
 from gbinet.errors import InputError
 from gbinet.render.assets import AssetLibrary
-from gbinet.render.calibration import tell
+from gbinet.render.calibration import perturb
 from gbinet.render.chance import chance, log_uniform
 from gbinet.render.compose import make_scene
 from gbinet.render.difficulties import OF_SAMPLES, Difficulties
@@ -193,10 +193,11 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     cameras = rig.cameras.to(scene.device, torch.float32)
     depth, _ = render_depth(scene, cameras[:1])
     light, keys = colour_and_keys(scene, cameras)
-    told = cameras
+    given = cameras  # to the network
     if "calibration" in amounts:
-        wrong = tell(chance(*key, "calibration"), rig.cameras, depth[0], rig.distance, amounts["calibration"])
-        told, light = wrong.cameras.to(dtype=torch.float32), wrong.bent(light)
+        largest = amounts["calibration"]
+        wrong = perturb(chance(*key, "calibration"), rig.cameras, depth[0], rig.distance, largest)
+        given, light = wrong.cameras.to(dtype=torch.float32), wrong.bent(light)
     sensor = config.sensor.under(amounts)
     behind = key_depth(keys[:, ::SUPERSAMPLING, ::SUPERSAMPLING]) if sensor.defocus else None
     images = expose(light, chance(*key, "sensor"), sensor, behind)
@@ -209,7 +210,7 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     scale = 1000.0 if rig.dtu_like else log_uniform(rng, 0.01, 2000)
     return Sample(
         images,
-        _in_unit(told, scale),
+        _in_unit(given, scale),
         limits * scale,
         depth[0] * scale,
         f"{scene.kind}-{scene.seed}-{key[1]}",

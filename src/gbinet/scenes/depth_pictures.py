@@ -45,7 +45,7 @@ def write(
                 "cam_from_world": camera.cam_from_world.tolist(),
             }
         )
-    first = [0.5, 0.5]  # see docs/conventions.md
+    first = [0.5, 0.5]  # see docs/reference/conventions.md
     content = {"depth_scale": step, "unknown_depth": 0, "first_pixel_centre": first, "views": entries}
     write_json(folder / "cameras.json", content)
     return folder

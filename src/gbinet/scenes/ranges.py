@@ -53,10 +53,8 @@ def _usable(depths: Tensor) -> Tensor:
 # network's bins are equal in 1/depth, where this costs little: far away nearly nothing.
 
 _NEAR_ROOM = 1.6  # the nearest point is this many times as far away as the near end
-_FAR_ROOM = (
-    1.4,
-    3.0,
-)  # the far end is so many times as far away as the farthest point: with many points, few
+# The far end is so many times as far away as the farthest point: with many points, few.
+_FAR_ROOM = (1.4, 3.0)
 _FEW_POINTS = 100  # in sight of a view; the more there are, the less is beyond them
 _OUTSIDE = 0.005  # share of the points at either end that may be wrong
 _LONELY = 0.33  # a near point is wrong too if it is less than this times as far as the second next,

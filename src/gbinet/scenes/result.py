@@ -36,15 +36,15 @@ def write_result(scene: Scene, folder: Path) -> Path:
 
     The file comes before the links that it lists: a run that is stopped among them can be started again.
     """
-    wanted: dict[str, Path] = {}  # name below the folder -> the file that it shall be
+    wanted: dict[str, Path] = {}  # name below the folder -> the file it links to
     views = [_entry(view, folder, wanted) for view in scene.views]
     used = {entry[key] for entry in views for key in ("photo", "mask")} - set(wanted)
     _remove_earlier(folder, used)
     for name in wanted:
         if os.path.lexists(folder / name):
             raise GBiNetError(
-                f"{folder / name} is in the way: no run of gbinet put it there, so it is not replaced; "
-                "move it away, or choose another output folder"
+                f"{folder / name} already exists and was not written by gbinet; move it or choose another "
+                "output folder"
             )
     copied = bool(wanted) and not _can_link(folder)
     content = {

@@ -25,61 +25,67 @@ class TrainConfig:
 
     # ---- data
 
-    source: Literal["rendered", "dtu", "blendedmvs", "scenes"] = "rendered"  # where samples come from
-    data: Path | None = None  # folder of the data set (dtu, blendedmvs), or of scenes with true depth
-    assets: Path | None = None  # folder of meshes and textures for rendered scenes; none = generated ones
-    kinds: tuple[str, ...] = ()  # kinds of rendered scenes (table, room, facade, terrain); none = all
-    dtu_like: bool = False  # rendered: only narrow views of tables from 0.5 to 0.9 m, in millimetres
-    samples_per_scene: int = 8  # how often a rendered scene is used before it is replaced
-    zoom: float = 1.0  # rendered: samples are windows of images up to this many times as large
-    least_zoom: float = 1.0  # rendered: the same, at least this many times as large
-    life: float = 0.0  # rendered: share of scenes with the difficulties of real photos
-    views: int = 5  # images per sample, the reference included
+    source: Literal["rendered", "dtu", "blendedmvs", "scenes"] = "rendered"  # Where samples come from.
+    data: Path | None = None  # Folder of the data set (dtu, blendedmvs), or of scenes with true depth.
+    assets: Path | None = None  # Folder of meshes and textures for rendered scenes; none = generated ones.
+    kinds: tuple[str, ...] = ()  # Kinds of rendered scenes (table, room, facade, terrain); none = all.
+    dtu_like: bool = False  # Rendered scenes: only narrow views of tables from 0.5 to 0.9 m, in millimetres.
+    samples_per_scene: int = 8  # How often a rendered scene is used before it is replaced.
+    zoom: float = 1.0  # Rendered scenes: samples are windows of images up to this many times as large.
+    least_zoom: float = 1.0  # The same, at least this many times as large.
+    life: float = 0.0  # Share of rendered scenes with the difficulties of real photos.
+    views: int = 5  # Images per sample, the reference included.
     height: int = 512  # of a training image; a multiple of 64
     width: int = 640  # of a training image; a multiple of 64
-    crops: bool = False  # random windows of --size instead of whole images (dtu)
-    batch_size: int = 4  # samples per step and process
-    workers: int = 4  # processes that read a data set from disk
-    seed: int = 0  # of weights, samples and their order
+    crops: bool = False  # Random windows of --size instead of whole images (dtu).
+    batch_size: int = 4  # Samples per step and process.
+    workers: int = 4  # Processes that read a data set from disk.
+    seed: int = 0  # Seed of weights, samples and their order.
 
-    network: GBiNetConfig = networks.PRESETS["gbinet"]  # what is trained
-    init: Path | None = None  # weights to start from (ours or a published .ckpt); nothing else is taken over
+    network: GBiNetConfig = networks.PRESETS["gbinet"]  # The network that is trained.
+    init: Path | None = None  # Weights to start from (ours or a published .ckpt); nothing else is taken over.
 
     # ---- loss
 
-    stage_weights: tuple[float, ...] = ()  # weight of each stage's loss; the last counts on, none = all 1
-    readout_weight: float = 0.0  # weight of the loss of the continuous depth at the last stage; 0 = off
-    choice_weight: float = 0.5  # weight of the loss of the parents chosen between scales, where they are
-    refiner_weight: float = 0.3  # weight of the refiner's loss, where it is trained with the network
-    recover: bool = False  # pixels whose true depth was in no bin count again once it is in one (binary)
-    grow_stages: bool = False  # 2 stages in the first epoch, one more in each later one, as published
+    stage_weights: tuple[float, ...] = ()  # Weight of each stage's loss; the last is repeated; none = all 1.
+    readout_weight: float = 0.0  # Weight of the loss of the continuous depth at the last stage; 0 = off.
+    choice_weight: float = 0.5  # Loss weight of the parent choice (networks with choice_widths only).
+    refiner_weight: float = 0.3  # Weight of the refiner's loss, where it is trained with the network.
+    # Train again on pixels that left their bins once a later stage's bins contain their depth.
+    recover: bool = False
+    grow_stages: bool = False  # 2 stages in the first epoch, one more in each later one, as published.
 
     # ---- update
 
-    update: UpdateMode = "shared-encoder"  # when weights change; refiner: it alone learns
-    encode_twice: bool = True  # not with accumulate: a tenth slower (per-stage a quarter), far less memory
-    precision: Literal["float32", "bfloat16"] = "bfloat16"  # of the network; geometry and loss stay float32
-    cuda_graph: bool = True  # launch a whole step at once where that is possible; the numbers stay the same
-    learning_rate: float = 1e-3  # at its highest
-    schedule: Literal["cosine", "steps"] = "cosine"  # how the learning rate falls
-    warmup_steps: int = 100  # linear rise at the start (again after --init, never after --resume)
-    clip: float = 100.0  # largest norm of the gradient; larger ones are scaled down; 0 = off
-    ema: float = 0.999  # memory of the averaged weights, which are what is saved and validated; 0 = off
+    # After which part of a step weights are updated; refiner trains the refiner only.
+    update: UpdateMode = "shared-encoder"
+    # Encode again for the backward pass: 12 % slower (per-stage 22 %), much less memory; ignored with
+    # accumulate.
+    encode_twice: bool = True
+    # Precision of the network; geometry and loss stay float32.
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    cuda_graph: bool = True  # Launch a whole step at once where that is possible; the numbers stay the same.
+    learning_rate: float = 1e-3  # Largest learning rate.
+    schedule: Literal["cosine", "steps"] = "cosine"  # How the learning rate falls.
+    warmup_steps: int = 100  # Linear rise at the start (again after --init, never after --resume).
+    clip: float = 100.0  # Largest norm of the gradient; larger ones are scaled down; 0 = off.
+    ema: float = 0.999  # Memory of the averaged weights, which are what is saved and validated; 0 = off.
 
     # ---- length: the schedule follows the first of these that is not 0; if all are, it is an hour
 
-    total_steps: int = 0  # of the whole run, over all commands that resume it
-    total_minutes: float = 0.0  # of the whole run, over all commands that resume it
-    epochs: int = 0  # passes over the data set, over all commands that resume it
-    minutes: float = 0.0  # this command stops in time for this many minutes; if all four are 0: an hour
+    total_steps: int = 0  # Length of the whole run in steps, resumed runs included; 0 = no limit.
+    total_minutes: float = 0.0  # Length of the whole run in minutes, resumed runs included; 0 = no limit.
+    epochs: int = 0  # Passes over the data set, resumed runs included; 0 = no limit.
+    minutes: float = 0.0  # This command stops in time for this many minutes; if all four are 0: an hour.
 
     # ---- record
 
-    log_every: int = 20  # steps between two lines of the log (each waits for the GPU once)
-    checkpoint_minutes: float = 5.0  # between two checkpoints
-    validate_minutes: float = 5.0  # between two validations; 0 = at the end and, on a GPU, at the start
-    validation_scenes: int = 4  # samples of the validation set; 0 = no validation, no best.safetensors
-    tensorboard: bool = True  # curves and pictures, where tensorboard is installed
+    log_every: int = 20  # Steps between two lines of the log (each waits for the GPU once).
+    checkpoint_minutes: float = 5.0  # Minutes between two checkpoints.
+    # Minutes between two validations; 0 = at the end and, on a GPU, at the start.
+    validate_minutes: float = 5.0
+    validation_scenes: int = 4  # Samples of the validation set; 0 = no validation, no best.safetensors.
+    tensorboard: bool = True  # Curves and pictures, where tensorboard is installed.
 
     def __post_init__(self) -> None:
         if self.height % 64 or self.width % 64 or min(self.height, self.width) < 64:

@@ -225,8 +225,8 @@ def own_folders(folder: Path, hold_back: bool) -> OwnFolders:
     found = [path for path in folders if (kind := recognise(path)) is not None and kind.posed]
     if not found:
         raise InputError(
-            f"--data {folder} holds no folder that is a scene with cameras and true depth; "
-            "`gbinet info FOLDER` says what one is read as"
+            f"--data {folder} contains no scene with cameras and true depth; `gbinet info FOLDER` says what "
+            "a folder is read as"
         )
     if not hold_back:
         return OwnFolders(found, [])

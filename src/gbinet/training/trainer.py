@@ -103,8 +103,8 @@ def initial_weights(config: TrainConfig, resumed: bool = False, network: type[GB
             loaded = {k: v for k, v in loaded.items() if not k.startswith("refiner.")}
         if any(own[k].shape != v.shape for k, v in loaded.items() if k in own) or set(own) != set(loaded):
             raise WeightsError(
-                f"{config.init} does not fit the network that is configured: its tensors are others; for the "
-                "bundled weights give --model bundled, for others the options of their network"
+                f"{config.init} has other tensors than the configured network; for the bundled weights give "
+                "--model bundled, for others the options of their network"
             )
         model.load_state_dict(loaded)
     if config.update == "refiner":

@@ -84,7 +84,7 @@ class Prediction:
     valid: dict[int, Tensor]  # stage -> [H, W] bool
     depth: Tensor  # [H, W]: what the network gives
     confidence: Tensor  # [H, W]
-    right: Tensor  # [H, W] bool: the depth is right to one pixel of reprojection
+    right: Tensor  # [H, W] bool: whether the depth is right: see `is_right`
     judged: Tensor  # [H, W] bool: whether it is right is known; where nothing is, it is wrong
     confidences: dict[int, Tensor] = field(default_factory=dict)  # stage -> [H, W], if asked for
 

@@ -40,12 +40,13 @@ def warnings(texts: Sequence[str]) -> str:
 
 def table(title: str, values: Mapping[str, object]) -> str:
     rows = "".join(
-        f'<tr><th scope="row">{escape(k)}</th><td>{escape(_said(v))}</td></tr>' for k, v in values.items()
+        f'<tr><th scope="row">{escape(k)}</th><td>{escape(_formatted(v))}</td></tr>'
+        for k, v in values.items()
     )
     return f"<div><h3>{escape(title)}</h3><table>{rows}</table></div>"
 
 
-def _said(value: object) -> object:
+def _formatted(value: object) -> object:
     return ("yes" if value else "no") if isinstance(value, bool) else value
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gbinet.scenes.refine.adjust import Trust, adjusted, rotations
 from gbinet.scenes.refine.features import Features
-from gbinet.scenes.refine.guided import Array, CameraArrays, Matches, off_lines
+from gbinet.scenes.refine.guided import Array, CameraArrays, Matches, epipolar_errors
 from gbinet.scenes.refine.tracks import Tracks, link, reprojected, triangulated
 
 VIEWS, POINTS = 5, 60
@@ -47,7 +47,7 @@ def test_exact_rays_meet_in_their_points() -> None:
     kept, points = triangulated(tracks, cameras, FAR)
     assert kept.count == POINTS and np.allclose(points, xyz, atol=1e-8)
     a, b = (tracks.pixels[tracks.view == view] for view in (1, 3))
-    assert off_lines(cameras, (1, 3), a, b).max() < 1e-6
+    assert epipolar_errors(cameras, (1, 3), a, b).max() < 1e-6
 
 
 def test_a_wrong_observation_costs_itself_and_no_point() -> None:

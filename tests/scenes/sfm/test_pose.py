@@ -131,6 +131,6 @@ def test_only_our_own_links_are_replaced_and_they_follow_moved_photos(tmp_path: 
     assert sorted(p.name for p in (out / "images").iterdir()) == ["mine.txt", "p0.png", "p1.png", "p2.png"]
     shifted_photos(moved, 4, 20)
     (out / "images" / "p3.png").write_text("not a photo of ours")
-    with pytest.raises(GBiNetError, match=r"p3\.png is in the way"):
+    with pytest.raises(GBiNetError, match=r"p3\.png already exists"):
         pose_photos(moved, out)
     assert (out / "images" / "p3.png").read_text() == "not a photo of ours"

@@ -52,7 +52,7 @@ class CameraArrays:
         return found
 
 
-def off_lines(cameras: CameraArrays, pair: Pair, first: Array, second: Array) -> Array:
+def epipolar_errors(cameras: CameraArrays, pair: Pair, first: Array, second: Array) -> Array:
     """Pixels between matches [M, 2] and their epipolar lines, mean of both photos. [M]"""
     F = cameras.fundamental(*pair)
     a, b = _homogeneous(first), _homogeneous(second)

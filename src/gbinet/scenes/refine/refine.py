@@ -25,8 +25,8 @@ from gbinet.scenes.refine.guided import (
     CameraArrays,
     Matches,
     apart,
+    epipolar_errors,
     find_matches,
-    off_lines,
     pair_of,
     pairs_of,
     poses_of,
@@ -36,7 +36,7 @@ from gbinet.scenes.refine.tracks import Tracks, link, reprojected, triangulated
 from gbinet.scenes.sfm.colmap import quiet
 
 _REACH = 0.03  # of a photo's longer side: how far off its epipolar line a feature is looked for
-_JUDGE = 5  # every so manieth track judges the result and has no part in it
+_HELD_OUT_EVERY = 5  # every 5th track is held out to check the result
 _LEAST_MATCHES = 40  # that judge
 _LEAST_SEEN = 12  # points that a view must see to be refined
 _LEAST_VIEWS = 3  # two photos say nothing about how far apart they were taken
@@ -119,7 +119,7 @@ def _refined(pycolmap: object, scene: Scene, progress: Progress | None) -> Refin
     features = find_features(pycolmap, scene.views, progress)
     matches = find_matches(pycolmap, features, given, pairs, _reach(given), progress, "comparing photos")
     tracks = link(matches, features)
-    judging = tracks.point % _JUDGE == _JUDGE - 1
+    judging = tracks.point % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1
     telling = {pair: matches[pair] for pair in apart(given, matches)}
     if matches and not telling:
         return _kept(asked, outcome, "all photos that share features were taken from one place")
@@ -213,7 +213,7 @@ def _off(matches: Matches, features: Sequence[Features], cameras: CameraArrays) 
     """[M] distances of all matches from their lines, in pixels of the copies that features are found in."""
     found = [np.zeros(0)]
     for (a, b), m in sorted(matches.items()):
-        off = off_lines(cameras, (a, b), features[a].pixels[m[:, 0]], features[b].pixels[m[:, 1]])
+        off = epipolar_errors(cameras, (a, b), features[a].pixels[m[:, 0]], features[b].pixels[m[:, 1]])
         found.append(off / max(features[a].unit, features[b].unit))
     return np.concatenate(found)
 

@@ -37,7 +37,10 @@ class Tracks:
 
 
 def link(matches: Matches, features: Sequence[Features]) -> Tracks:
-    """Features that matches join are one point. Where a view has two of them, it has none."""
+    """Features that matches join are one point.
+
+    A view with two features of one point is dropped from that track.
+    """
     counts = np.array([len(one.pixels) for one in features])
     starts = np.concatenate([[0], counts.cumsum()])
     if not matches:

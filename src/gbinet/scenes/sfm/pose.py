@@ -75,8 +75,8 @@ def pose_photos(
 ) -> PosedPhotos:
     """Find the cameras of all photos in a folder; the result lies in `out` and is found again there.
 
-    camera  which photos share a camera; by default those of the same size and EXIF camera. "per-folder" also
-            reads folders in the folder.
+    camera  which photos share a camera; by default those of the same size and EXIF camera. "per-folder": one
+            camera for each subfolder; photos in subfolders are read too.
     """
     readable, broken = _readable(photos, subfolders=camera == "per-folder")
     hashes = Fingerprints(out / "fingerprints.json")
@@ -266,8 +266,7 @@ def _collect(photos: list[InputPhoto], out: Path) -> None:
         own = out / "images" / photo.name
         if os.path.lexists(own):
             raise GBiNetError(
-                f"{own} is in the way: no run of gbinet put it there, so it is not replaced; "
-                "move it away, or choose another output folder"
+                f"{own} already exists and was not written by gbinet; move it or choose another output folder"
             )
         own.parent.mkdir(parents=True, exist_ok=True)
         if photo.rewritten:
