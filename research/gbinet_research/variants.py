@@ -220,6 +220,7 @@ class Budget:
     source: Literal["rendered", "dtu"] = "rendered"  # where samples come from, in training and in validation
     data: Path | None = None  # folder of DTU's training set (dtu)
     assets: Path | None = None  # folder of meshes and textures (rendered); none = shapes we make
+    life: float = 0.0  # share of the training scenes with the difficulties of real photos (rendered)
     zoom: tuple[float, float] | None = None  # least and most (rendered); none = 1 to the validation's size
     start: Path | None = None  # weights whose tensors are taken as far as they fit; none = from scratch
     validation_scenes: int = 8  # samples that every variant is scored on
@@ -273,6 +274,7 @@ def train_config(variant: Variant, budget: Budget, device: torch.device) -> Trai
         "dtu_like": budget.source == "rendered",  # as the validation set is
         "least_zoom": least,
         "zoom": most,
+        "life": budget.life,
         "crops": budget.source == "dtu",
         "views": budget.views,
         "height": budget.height,

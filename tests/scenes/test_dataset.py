@@ -16,7 +16,7 @@ from gbinet.errors import FormatError, InputError, SceneError
 from gbinet.formats.depth_files import write_depth
 from gbinet.formats.image import write_image
 from gbinet.scene import DepthRange, Scene, SourceView, View
-from gbinet.scenes.batch import collate
+from gbinet.scenes.batch import Batch, collate
 from gbinet.scenes.dataset import MVSDataset, SampleConfig, read_frame
 from gbinet.scenes.transforms import ColourJitter
 
@@ -118,6 +118,14 @@ def test_a_wall_is_where_the_cameras_say(scene):
     # The disparity is f * baseline / depth = 70 * 0.1 / 4 pixels; covering 64x64 keeps the scale.
     shift = (pixel - reference.pixel_grid()[row, column])[0]
     assert abs(abs(float(shift[0])) - 1.75) < 1e-4 and abs(float(shift[1])) < 1e-4
+
+
+def test_a_batch_lies_where_its_samples_lie() -> None:
+    camera = Camera(torch.eye(3, device="meta")[None, None], torch.eye(4, device="meta")[None, None], 8, 8)
+    maps = torch.zeros(1, 8, 8, device="meta")
+    sample = Batch(maps[:, None, None].expand(1, 1, 3, 8, 8), camera, maps[:, 0, :2], maps, maps > 0, ("a",))
+    assert {tensor.device.type for tensor in collate([sample, sample]).tensors()} == {"meta"}
+
 
 
 def test_views_of_other_sizes_are_brought_to_the_reference(tmp_path):

@@ -89,4 +89,6 @@ def collate(samples: Sequence[Batch]) -> Batch:
 
 def _completeness(batch: Batch) -> Tensor:
     """[B] bool"""
-    return torch.zeros(len(batch), dtype=torch.bool) if batch.complete is None else batch.complete
+    if batch.complete is not None:
+        return batch.complete
+    return torch.zeros(len(batch), dtype=torch.bool, device=batch.depth.device)
