@@ -127,7 +127,6 @@ def test_a_batch_lies_where_its_samples_lie() -> None:
     assert {tensor.device.type for tensor in collate([sample, sample]).tensors()} == {"meta"}
 
 
-
 def test_views_of_other_sizes_are_brought_to_the_reference(tmp_path):
     wide = make_scene(tmp_path, "wide", 100, 64)
     narrow = make_scene(tmp_path, "narrow", 80, 70)
