@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -51,16 +52,13 @@ def together_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
 # the angle (degrees) is the one under which the point sees the two cameras: about 5 degrees is best; smaller
 # ones lose value quickly (sigma 1), larger ones slowly (sigma 10). Times the same of the scale: photos that
 # show a thing twice as large or half as large are worth 0.6 of one at the same scale.
-#
-# Sources are chosen one after the other by this score, but what those before have seen well counts less for
-# the next: else the first few might all look from one side, or all at the same part of the view.
 
 BEST_ANGLE = 5.0
 SIGMA_BELOW = 1.0
 SIGMA_ABOVE = 10.0
-SEEN = 0.1  # what a point still counts for the next source once one has seen it as well as can be
 
-_POINTS = 1024  # of a view that its sources are chosen by, at most: more tell nothing new
+_PAIRS_AT_ONCE = 1 << 21  # pairs of rays held in memory together
+_TABLE = 1 << 22  # pairs of views up to which a table of all of them is held
 _VIEWS_AT_ONCE = 8  # that are ranked by geometry together: what is computed stays in the cache
 _CANDIDATES = 256  # neighbours looked at per view where there are no tracks
 
@@ -89,34 +87,64 @@ def _magnification(cameras: Sequence[Camera]) -> Tensor:
 def rank_by_tracks(
     cameras: Sequence[Camera], points: SparsePoints, max_sources: int = 10
 ) -> list[tuple[SourceView, ...]]:
-    """Source views of each view, best first, by the score above over the points that both observe."""
+    """Best source views of each view by the score above over the points that both observe."""
     if points.view_index is None or points.track_start is None:
         raise InputError("ranking by tracks needs points that know which views observe them")
     count = len(cameras)
     centres = torch.stack([camera.centre for camera in cameras]).double()  # [V, 3]
-    magnification = _magnification(cameras)  # [V]
-    point, view = observations(points)  # [T] each
+    magnification = _magnification(cameras)
+    point, view = observations(points)
     lengths = torch.bincount(point, minlength=len(points.xyz))  # [P]
     starts = lengths.cumsum(0) - lengths  # [P]
-    own = torch.split(view.argsort(stable=True), view.bincount(minlength=count).tolist())  # of each view
-    ranked = []
-    for index in range(count):
-        seen = point[own[index][:: max(1, -(-len(own[index]) // _POINTS))]]  # [N] points
-        place = torch.repeat_interleave(torch.arange(len(seen)), lengths[seen])  # [E] their observations
-        first = lengths[seen].cumsum(0) - lengths[seen]  # [N]
-        other = view[starts[seen][place] + torch.arange(len(place)) - first[place]]  # [E]
-        place, other = place[other != index], other[other != index]
-        xyz = points.xyz[seen].double()  # [N, 3]
-        to_own, to_other = centres[index] - xyz, centres[other] - xyz[place]  # [N, 3], [E, 3]
-        near_own, near_other = (ray.norm(dim=-1).clamp_min(1e-300) for ray in (to_own, to_other))
-        cosine = (to_own[place] * to_other).sum(-1) / (near_own[place] * near_other)
-        sizes = magnification[index] / near_own[place], magnification[other] / near_other
-        names, row = torch.unique(other, return_inverse=True)  # [C], [E]
-        values = centres.new_zeros(1, len(names), len(seen))  # [1, C, N]
-        values[0, row, place] = angle_score(cosine) * scale_score(*sizes)
-        best, scores = _one_after_the_other(values, min(max_sources, len(names)))
-        ranked += _as_sources(names[best], scores)
-    return ranked
+    pairs = _Sums(count * count)
+    # Tracks of one length form a dense block: no loop over points or pairs.
+    for length in torch.bincount(lengths).nonzero()[:, 0].tolist():
+        if length < 2:
+            continue
+        of_length = (lengths == length).nonzero()[:, 0]
+        for block in of_length.split(max(1, _PAIRS_AT_ONCE // length**2)):
+            seen_by = view[starts[block][:, None] + torch.arange(length)]  # [N, L]
+            rays = centres[seen_by] - points.xyz[block].double()[:, None]  # [N, L, 3]
+            distance = rays.norm(dim=-1).clamp_min(1e-300)  # [N, L]
+            rays, sizes = rays / distance[..., None], magnification[seen_by] / distance
+            values = angle_score(rays @ rays.mT) * scale_score(sizes[:, :, None], sizes[:, None])  # [N, L, L]
+            keys = seen_by[:, :, None] * count + seen_by[:, None, :]  # [N, L, L]
+            pairs.add(keys.reshape(-1), values.reshape(-1))
+    return _best_of_rows(*pairs.known(), count, max_sources)
+
+
+class _Sums:
+    """Sums of values by key. A table of all keys where it is small; else only keys that occur."""
+
+    def __init__(self, keys: int) -> None:
+        self._table = torch.zeros(keys, dtype=torch.float64) if keys <= _TABLE else None
+        self._keys, self._values = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
+
+    def add(self, keys: Tensor, values: Tensor) -> None:
+        if self._table is not None:
+            self._table += torch.bincount(keys, values, minlength=len(self._table))
+            return
+        self._keys, place = torch.unique(torch.cat([self._keys, keys]), return_inverse=True)
+        self._values = torch.bincount(place, torch.cat([self._values, values]), minlength=len(self._keys))
+
+    def known(self) -> tuple[Tensor, Tensor]:
+        """Keys with a value above 0, ascending, and their sums."""
+        if self._table is not None:
+            self._keys = self._table.nonzero()[:, 0]
+            self._values = self._table[self._keys]
+        return self._keys, self._values
+
+
+def _best_of_rows(keys: Tensor, values: Tensor, count: int, most: int) -> list[tuple[SourceView, ...]]:
+    """Of the entries (row * count + column) of a table, the largest of each row, none on the diagonal."""
+    rows, columns = keys // count, keys % count
+    order = values.argsort(descending=True, stable=True)
+    order = order[rows[order].argsort(stable=True)]
+    order = order[(rows[order] != columns[order]) & (values[order] > 0)]
+    rows, columns, values = rows[order], columns[order], values[order]
+    starts = torch.searchsorted(rows, torch.arange(count + 1)).tolist()
+    found = [SourceView(c, v) for c, v in zip(columns.tolist(), values.tolist(), strict=True)]
+    return [tuple(found[a:b][:most]) for a, b in pairwise(starts)]
 
 
 def observations(points: SparsePoints) -> tuple[Tensor, Tensor]:
@@ -132,7 +160,7 @@ def observations(points: SparsePoints) -> tuple[Tensor, Tensor]:
 def rank_by_geometry(
     cameras: Sequence[Camera], ranges: Sequence[DepthRange], max_sources: int = 10
 ) -> list[tuple[SourceView, ...]]:
-    """Source views of each view, best first, where no tracks are known.
+    """Best source views of each view where no tracks are known.
 
     The same score over made-up points: nine pixels of the view at three depths inside its range, counted
     where the other camera has them in its image.
@@ -149,7 +177,7 @@ def rank_by_geometry(
     fractions = torch.tensor([[x, y] for y in (1 / 6, 0.5, 5 / 6) for x in (1 / 6, 0.5, 5 / 6)]).double()
     limits = torch.tensor([[r.near, r.far] for r in ranges], dtype=torch.float64)  # [V, 2]
     shares = torch.tensor([1 / 6, 0.5, 5 / 6], dtype=torch.float64).repeat_interleave(9)  # [27]
-    ranked: list[tuple[SourceView, ...]] = []
+    scores = torch.zeros(count, width, dtype=torch.float64)
     for start in range(0, count, _VIEWS_AT_ONCE):
         block = torch.arange(start, min(start + _VIEWS_AT_ONCE, count))
         near, far = limits[block].unsqueeze(-1).unbind(1)  # [B, 1] each
@@ -169,24 +197,9 @@ def rank_by_geometry(
         cosine = to_other.mul_(to_ref).sum(2) / (near_ref * near_other)
         own = magnification[block][:, None, None] / near_ref
         values = angle_score(cosine) * scale_score(own, magnification[others][..., None] / near_other)
-        best, scores = _one_after_the_other(values * inside, min(max_sources, width))
-        ranked += _as_sources(others.gather(1, best), scores)
-    return ranked
-
-
-def _one_after_the_other(values: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Of what C other views are worth at P points of each view [B, C, P], which is written over: the best
-    beside those before it, and its score alone. [B, most] each; where nothing is left, the score is 0."""
-    scores = values.sum(-1)  # [B, C]
-    left = values.new_ones(len(values), values.shape[2])  # [B, P] what a point counts for the next
-    rows = torch.arange(len(values))
-    columns, found = torch.zeros(len(values), most, dtype=torch.int64), values.new_zeros(len(values), most)
-    for place in range(most):
-        gain, best = (values @ left[..., None]).squeeze(-1).max(1)  # [B]
-        columns[:, place], found[:, place] = best, scores[rows, best] * (gain > 0)
-        left *= SEEN ** values[rows, best]
-        values[rows, best] = 0
-    return columns, found
+        scores[block] = (values * inside).sum(-1)
+    best = scores.topk(min(max_sources, width), dim=1)
+    return _as_sources(candidates.gather(1, best.indices), best.values)
 
 
 def coverage(views: Sequence[View], num_sources: int = 4, num_seen: int = 2) -> list[float]:
