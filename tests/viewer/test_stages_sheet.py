@@ -51,8 +51,8 @@ def test_filtered_pixels_are_grey_and_the_others_keep_their_colour(
     view: ViewStages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = captured(view, tmp_path / "sheet.png", monkeypatch)
-    whole, sure, kept = (shown[c] for c in ("final depth", "confidence > 0.4", "and confirmed by others"))
-    for picture, mask in ((sure, view.confidence > 0.4), (kept, view.consistent)):
+    whole, sure, kept = (shown[c] for c in ("final depth", "confidence from 0.4", "and confirmed by others"))
+    for picture, mask in ((sure, view.confidence >= 0.4), (kept, view.consistent)):
         assert (picture[~mask] == 58).all() and (picture[mask] == whole[mask]).all()
     assert (shown["stage 3: depth"] == shown["true depth"]).all()  # one scale of colours for the sheet
     assert sum(c.startswith("valid") for c in shown) == 8
