@@ -10,6 +10,7 @@ from gbinet_research.story import chance
 from gbinet_research.variants import label_of
 
 NOT_YET = "not measured yet at this budget."
+TIE = 0.2  # points: a smaller difference says nothing, whatever chance was seen
 
 
 def _sentence(text: str) -> str:
@@ -36,8 +37,7 @@ def _ahead(results: Results, ahead: str, behind: str) -> str:
     pairs = [(t, results.percent(ahead, t), results.percent(behind, t)) for t in THRESHOLDS]
     if any(one is None or other is None for _, one, other in pairs):
         return NOT_YET
-    # Where no second seed is trained, any difference counts; the page says so.
-    won = [t for t, one, other in pairs if (one or 0) - (other or 0) > (chance(results, t) or 0.0)]
+    won = [t for t, one, other in pairs if (one or 0) - (other or 0) > _chance(results, t)]
     figures = "; ".join(f"{one:.1f} against {other:.1f} % within {t:g} mm" for t, one, other in pairs)
     if len(won) == len(pairs):
         return f"shown: {figures}."
@@ -46,12 +46,17 @@ def _ahead(results: Results, ahead: str, behind: str) -> str:
     return f"shown in part, within {' and '.join(f'{t:g}' for t in won)} mm: {figures}."
 
 
+def _chance(results: Results, threshold: float) -> float:
+    """A difference that chance can make, in points."""
+    return max(TIE, chance(results, threshold) or 0.0)
+
+
 def _keeps(results: Results, name: str, other: str) -> str:
     """Whether one is nowhere behind the other by more than two seeds differ."""
     pairs = [(t, results.percent(name, t), results.percent(other, t)) for t in THRESHOLDS]
     if any(one is None or two is None for _, one, two in pairs):
         return NOT_YET
-    behind = any((two or 0) - (one or 0) > (chance(results, t) or 0.0) for t, one, two in pairs)
+    behind = any((two or 0) - (one or 0) > _chance(results, t) for t, one, two in pairs)
     figures = "; ".join(f"{one:.1f} against {two:.1f} % within {t:g} mm" for t, one, two in pairs)
     return f"{'not shown' if behind else 'shown'}: {figures}."
 

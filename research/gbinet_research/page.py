@@ -40,14 +40,18 @@ def budget(results: Results) -> str:
     ]
     for name, content in results.variants.items():
         trained = content["trained"]
-        others = [f"`{other}`" for other in trained.get("side_by_side", ()) if other != name]
-        beside = f", side by side with {', '.join(others)}" if others else ""
+        others = [other for other in trained.get("side_by_side", ()) if other != name]
+        beside = f", side by side with {_counted(others)}" if others else ""
         (made_by,) = makers(content)
         lines.append(
             f"- `{name}`: {trained['samples']:,} samples, {trained['steps']:,} steps in "
             f"{trained['seconds']:.0f} s on {content['device']}{beside}; {in_words(made_by)}"
         )
     return "\n".join(lines)
+
+
+def _counted(names: list[str]) -> str:
+    return f"`{names[0]}`" if len(names) == 1 else f"{len(names)} others"
 
 
 PARTS: dict[str, Part] = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from gbinet.camera import Camera
+from gbinet.cores import usable_cores
 from gbinet.errors import FormatError, InputError, check_not_negative
 from gbinet.formats.atomic import write_json, write_text
 from gbinet.formats.image import write_image
@@ -26,6 +28,7 @@ from gbinet.render.shade import render_colour, render_depth
 from gbinet.scene import DepthRange, View
 from gbinet.scenes.neighbours import rank_by_geometry
 
+_WRITERS = 16  # threads: packing photos takes longer than rendering them on a GPU
 # Layout -> folders of images, cameras and depth maps, and where pair.txt lies.
 LAYOUTS = {
     "mvsnet": ("images", "cams", "depths", "pair.txt"),
@@ -116,14 +119,17 @@ def write_views(folder: Path, scene: RenderScene, config: WriteConfig) -> None:
     sensor = SensorConfig(jpeg=0).under(amounts)  # the file is the JPEG
     behind = torch.where(depths > 0, depths, torch.inf)
     photos = expose(light, chance(scene.seed, "photos"), sensor, behind)
-    views = []
-    for number, depth in enumerate(depths):
-        name = f"{number:08d}"
+
+    def written(number: int) -> View:
+        name, depth = f"{number:08d}", depths[number]
         pixels = (photos[number] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
         path = write_image(folder / images_at / f"{name}.jpg", pixels)
         write_pfm(folder / depths_at / f"{name}.pfm", (depth * config.unit).cpu().numpy())
         near, far = (value * config.unit for value in content_range(depth))
-        views.append(View(name, _in_unit(cameras[number], config.unit), path, DepthRange(near, far)))
+        return View(name, _in_unit(cameras[number], config.unit), path, DepthRange(near, far))
+
+    with ThreadPoolExecutor(min(_WRITERS, usable_cores()), "write") as pool:
+        views = list(pool.map(written, range(config.views)))
     sources = rank_by_geometry([v.camera for v in views], [v.depth_range for v in views if v.depth_range])
     views = [
         View(v.name, v.camera, v.image_path, v.depth_range, s) for v, s in zip(views, sources, strict=True)
