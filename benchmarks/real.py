@@ -12,7 +12,8 @@ Each scene (bare photos or posed) goes through `gbinet reconstruct`. Reported pe
                 distances after alignment (.laz needs `pip install 'laspy[lazrs]'`)
     seconds     of every phase
 
-With --refine-cameras, cameras of posed scenes are refined first, and `refined cameras` says how that went.
+Cameras are refined first where --refine-cameras or the kind of the scene asks for it (--no-refine-cameras:
+never), and `refined cameras` says how that went.
 With --keep, results stay in a folder per scene, and a second call takes them up. --finished only measures
 what lies there.
 """
@@ -132,10 +133,11 @@ def _share(values: torch.Tensor) -> float:
     return round(float(values.double().mean()), 4) if values.numel() else 0.0
 
 
-def opened(folder: Path, out: Path, refined: bool) -> Scene:
+def opened(folder: Path, out: Path) -> Scene:
     """The scene as a finished run left it."""
     if (kind := recognise(folder)) is not None and kind.posed:
         scene = load_scene(folder, cache=out / "undistorted")
+        refined = json.loads((out / "run.json").read_text()).get("refined_cameras") is not None
         return refine_cameras(scene, out)[0] if refined else scene
     return load_scene(out / "sfm", kind="colmap", cache=out / "undistorted")
 
@@ -196,7 +198,11 @@ def main() -> None:
     parser.add_argument("--views", type=int, default=None, help="photos per depth map")
     parser.add_argument("--weights", default=None, help="file or name; without it, the bundled weights")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--refine-cameras", action="store_true", help="correct given cameras first")
+    parser.add_argument(
+        "--refine-cameras",
+        action=argparse.BooleanOptionalAction,
+        help="correct given cameras first; without it, those of RGB-D folders",
+    )
     parser.add_argument("--keep", type=Path, default=None, help="folder where results stay")
     parser.add_argument("--finished", action="store_true", help="only measure what --keep holds")
     parser.add_argument("--out", default=None)
@@ -213,7 +219,7 @@ def main() -> None:
         for folder in given.scenes:
             out = (given.keep or Path(temporary)) / folder.resolve().name
             if given.finished:
-                scene = opened(folder, out, given.refine_cameras)
+                scene = opened(folder, out)
             else:
                 scene = run(folder, GBiNet.from_pretrained(given.weights), out, config).scene
             figures[folder.resolve().name] = measure(folder.resolve(), out, scene, config.fusion)

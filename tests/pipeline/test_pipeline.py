@@ -18,11 +18,11 @@ from gbinet.formats.depth_files import read_depth_camera, write_depth
 from gbinet.formats.ply import PlyWriter
 from gbinet.georeference.place import Georeference
 from gbinet.inference.predictor import DepthConfig
-from gbinet.pipeline.placing import with_place
+from gbinet.pipeline.placing import prepare, with_place
 from gbinet.pipeline.reconstruct import PRESETS, ReconstructConfig, reconstruct, run
 from gbinet.pipeline.record import duration
 from gbinet.pointcloud import PointCloud
-from gbinet.scene import View
+from gbinet.scene import Scene, View
 from gbinet.scenes.load import load_scene
 from gbinet.scenes.refine.outcome import Refinement
 from gbinet.viewer.report import Report
@@ -129,9 +129,53 @@ def test_refined_cameras_are_those_of_the_result(
     assert again.refined is None and len(again.depth.computed) == 5  # maps of other cameras are not reused
 
 
-def _aside(view: View) -> View:
+@pytest.mark.parametrize(
+    ("kind", "asked", "most", "expected"),
+    [
+        ("rgbd", None, 5, True),  # tracked by a device
+        ("rgbd", None, 4, False),  # too many views to do it unasked
+        ("rgbd", True, 4, True),
+        ("rgbd", False, 5, False),
+        ("colmap", None, 5, False),
+        ("colmap", True, 5, True),
+    ],
+)
+def test_tracked_cameras_are_refined_unasked(
+    kind: str, asked: bool | None, most: int, expected: bool,
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    told = Refinement(5, kept_because="they fit")
+    monkeypatch.setattr("gbinet.pipeline.placing.refine_cameras", lambda scene, *_: (scene, told))
+    monkeypatch.setattr("gbinet.pipeline.placing._UNASKED", most)
+    scene = replace(ball_scene(), kind=kind)
+    ready = prepare(scene, tmp_path, replace(CONFIG, refine_cameras=asked), None)
+    assert (ready.refined is told) == expected
+
+
+def test_a_note_says_that_given_cameras_seem_to_be_off(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Depth that is right for one set of cameras, fused with another one."""
+    right = ball_scene(views=2, width=256, height=192)
+    wrong = replace(
+        right, views=tuple(_aside(v, 0.02 * (-1) ** i, axis=2) for i, v in enumerate(right.views))
+    )
+    assert not any("cameras seem" in text for text in _notes(right, right, tmp_path / "right"))
+    (said,) = (text for text in _notes(right, wrong, tmp_path / "wrong") if "cameras seem" in text)
+    assert "--refine-cameras" in said and "--check-cameras" in said
+    told = Refinement(2, kept_because="they fit")
+    monkeypatch.setattr("gbinet.pipeline.placing.refine_cameras", lambda scene, *_: (scene, told))
+    refined = replace(CONFIG, refine_cameras=True)  # then it was looked at already
+    assert not any("cameras seem" in text for text in _notes(right, wrong, tmp_path / "refined", refined))
+
+
+def _notes(right: Scene, thought: Scene, out: Path, config: ReconstructConfig = CONFIG) -> tuple[str, ...]:
+    return run(thought, Oracle(right), out, config).warnings  # type: ignore[arg-type]
+
+
+def _aside(view: View, by: float = 0.004, axis: int | slice = slice(3)) -> View:
     pose = view.camera.cam_from_world.clone()
-    pose[:3, 3] += 0.004
+    pose[axis, 3] += by
     return replace(view, camera=replace(view.camera, cam_from_world=pose))
 
 

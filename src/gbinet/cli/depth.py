@@ -17,6 +17,7 @@ from gbinet.cli.options import (
     NetworkFlags,
     NetworkOptions,
     Out,
+    RefineCameras,
     otherwise,
     range_of,
 )
@@ -36,7 +37,7 @@ def run(
     images: Images = None,
     masks: Masks = None,
     camera: Annotated[CameraSharing | None, BY_EXIF] = None,
-    refine_cameras: bool = False,
+    refine_cameras: RefineCameras = None,
     frames: int = 100,
     place: PlaceFlags = UNPLACED,
     network: NetworkFlags = NetworkOptions(),
@@ -59,8 +60,6 @@ def run(
             maps are fused.
         camera: Which bare photos share one camera. per-folder: one camera for each subfolder; photos in
             subfolders are read too.
-        refine_cameras: Correct cameras of the scene that are nearly right (phones, headsets, SLAM, GPS), by
-            matches between the photos. Frame and scale stay.
         frames: Photos taken from a video, at most: sharp ones that show something new.
         overwrite: Replace depth maps in the output folder that were made with other settings.
         stages_report: Also write stages/<view>.png for six views: depth, valid pixels and confidence of every

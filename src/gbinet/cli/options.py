@@ -39,6 +39,15 @@ Masks = Annotated[Path | None, otherwise("those of the scene", "FOLDER")]
 Weights = Annotated[str | None, otherwise("the bundled weights", "WEIGHTS")]
 NearFar = Annotated[tuple[float, float] | None, otherwise("each view's own", "NEAR FAR")]
 RecognisedKind = Annotated[KindName | None, otherwise("as recognised", f"{{{','.join(readable())}}}")]
+RefineCameras = Annotated[
+    bool | None,
+    tyro.conf.DisallowNone,  # a flag and its opposite, or neither
+    tyro.conf.arg(
+        help_behavior_hint="(default: only those of RGB-D folders)",
+        help="Correct cameras of the scene that are nearly right (phones, headsets, SLAM, GPS), by matches "
+        "between the photos. Frame and scale stay.",
+    ),
+]
 Factor = Annotated[float, tyro.conf.arg(metavar="FACTOR")]
 Device = Annotated[
     str,

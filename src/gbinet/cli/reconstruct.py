@@ -20,6 +20,7 @@ from gbinet.cli.options import (
     NetworkFlags,
     NetworkOptions,
     Out,
+    RefineCameras,
     SceneFlags,
     SceneOptions,
 )
@@ -63,7 +64,7 @@ def run(
     fusion: FusionFlags = FusionOptions(),
     scene: SceneFlags = SceneOptions(),
     camera: Annotated[CameraSharing | None, BY_EXIF] = None,
-    refine_cameras: bool = False,
+    refine_cameras: RefineCameras = None,
     frames: int = 100,
     place: PlaceFlags = UNPLACED,
     export: Annotated[tuple[ExportKind, ...], tyro.conf.arg(help_behavior_hint="(default: nothing)")] = (),
@@ -82,8 +83,6 @@ def run(
         views: Photos per depth map, the reference included.
         camera: Which bare photos share one camera. per-folder: one camera for each subfolder; photos in
             subfolders are read too.
-        refine_cameras: Correct cameras of the scene that are nearly right (phones, headsets, SLAM, GPS), by
-            matches between the photos. Frame and scale stay.
         frames: Photos taken from a video, at most: sharp ones that show something new.
         export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, or depth maps as pictures,
             into out/export; or the cloud as out/cloud.las, .laz or .xyz. Several are fine.

@@ -18,6 +18,7 @@ from gbinet.pipeline.opening import Opening, open_scene, step_of
 from gbinet.pipeline.video import video_photos
 from gbinet.progress import StepProgress
 from gbinet.scene import Scene
+from gbinet.scenes.kinds import is_tracked
 from gbinet.scenes.refine.keep import refine_cameras
 from gbinet.scenes.refine.outcome import Refinement
 from gbinet.scenes.result import write_result
@@ -25,6 +26,7 @@ from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import Report
 
 FILE = "georeference.json"
+_UNASKED = 500  # views whose cameras are refined without being asked for: this takes a second or so a view
 _WITH_OBJ = (".mtl", ".png")  # what belongs to a mesh.obj
 
 
@@ -56,7 +58,7 @@ class Preparing(Opening, Protocol):
     def place(self) -> PlaceConfig: ...
 
     @property
-    def refine_cameras(self) -> bool: ...
+    def refine_cameras(self) -> bool | None: ...
 
 
 def prepare(
@@ -69,11 +71,15 @@ def prepare(
     refined = None
     if config.refine_cameras and posed is not None:
         notes.append("--refine-cameras changes nothing here: the cameras were found from these very photos")
-    elif config.refine_cameras:
+    elif config.refine_cameras or (config.refine_cameras is None and _worth_refining(scene)):
         scene, refined = refine_cameras(scene, out, step_of(progress, "cameras"))
         notes += refined.warnings()
     scene, place, doubts = placed(scene, config.place, bare=posed is not None)
     return Prepared(scene, posed, place, [*notes, *doubts], refined)
+
+
+def _worth_refining(scene: Scene) -> bool:
+    return is_tracked(scene.kind) and len(scene.views) <= _UNASKED
 
 
 def placed(scene: Scene, config: PlaceConfig, *, bare: bool) -> tuple[Scene, Georeference | None, list[str]]:

@@ -52,7 +52,7 @@ class ReconstructConfig:
     images: Path | None = None  # folder of the photos, where a scene with poses has them elsewhere
     masks: Path | None = None  # folder of masks named like the photos; 0 = ignore
     camera: CameraSharing | None = None  # which bare photos share a camera; None = by size and EXIF
-    refine_cameras: bool = False  # correct given cameras that are nearly right, by matches of the photos
+    refine_cameras: bool | None = None  # correct given cameras that are nearly right; None = of RGB-D folders
     frames: int = 100  # photos taken from a video, at most
     place: PlaceConfig = field(default_factory=PlaceConfig)  # GPS, known positions or a length
     export: tuple[ExportKind, ...] = ()  # also write scene, depth maps or cloud for other programs
@@ -196,7 +196,7 @@ def _run(
         result = cloud()
     times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
     times = _with_poses(times, posed)
-    notes += shown.doubts()
+    notes += shown.doubts(cameras_given=posed is None and ready.refined is None)
     extras = _extras(shown, out, settings, notes, located)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
     figures = judge(out / "cloud.ply") if judge else ()

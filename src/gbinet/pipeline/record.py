@@ -15,6 +15,7 @@ import torch
 
 from gbinet import __version__
 from gbinet.cores import usable_cores
+from gbinet.fusion.cameras_fit import median_miss
 from gbinet.fusion.fuse import FusedView, FusionConfig, FusionResult
 from gbinet.fusion.mesh import Mesher
 from gbinet.fusion.sources import DepthSource
@@ -30,6 +31,7 @@ from gbinet.viewer.report import Report, SmallMaps, ViewCard, shown_every, view_
 from gbinet.viewer.report_cloud import CloudSample
 
 _PAINTERS = 4  # threads
+_OFF = 0.35  # px by which depth maps miss each other where cameras are off by one, see `median_miss`
 _UNPAINTED = 8  # views whose pictures are being made
 
 
@@ -68,16 +70,27 @@ class ShownViews:
             self._sampled.result()
         self._sampled = None if cloud is None else self._sampler.submit(self._sample.add, cloud)
 
-    def doubts(self) -> list[str]:
-        """What the numbers say against the result."""
+    def doubts(self, *, cameras_given: bool) -> list[str]:
+        """What the numbers say against the result. `cameras_given`: not found or refined by this run."""
         kept = [share["kept"] for share in self.shares.values()]
-        if not kept or np.mean(kept) >= 0.05:
+        if not kept:
             return []
+        off = median_miss(self.scene, self.depths) if cameras_given else None
+        doubts = []
+        if off is not None and off > _OFF:
+            doubts.append(
+                "the cameras seem to be off: where the network is sure, depth maps of neighbouring views "
+                f"miss each other by {off:.1f} px; --refine-cameras may correct them, and `gbinet info "
+                "SCENE --check-cameras` tells more"
+            )
+        if np.mean(kept) >= 0.05:
+            return doubts
         return [
+            *doubts,
             f"other views confirmed only {np.mean(kept):.1%} of the pixels, so the cloud has large holes: "
             "the photos may overlap too little, the depth range may be wrong, or surfaces may lack texture. "
             "If depth looks right in the report, try --min-views 2 --max-reprojection 2; if not, try "
-            "--depth-range NEAR FAR, or take more photos, closer together"
+            "--depth-range NEAR FAR, or take more photos, closer together",
         ]
 
     def wants(self, index: int) -> bool:

@@ -87,7 +87,7 @@ class DepthFolder:
             raise SceneError(
                 f"{found[0]}: this depth map has another camera (place, direction, unit or focal length) "
                 f"than the photo has in {self.scene.root}; give the scene that the depth maps were made from "
-                "(with --refine-cameras, the output folder)"
+                "(where cameras were refined, the output folder)"
             )
         return depth_map
 

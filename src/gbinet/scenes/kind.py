@@ -63,4 +63,5 @@ class Kind:
     read: Callable[[Path, Reading], Scene] | None = None
     writers: tuple[Writer, ...] = ()
     posed: bool = True  # its folders say where the cameras were
+    tracked: bool = False  # as a device found them while it moved, which is often off by a pixel or more
     folders: tuple[str, ...] = ()  # patterns for the names of folders in it that are read

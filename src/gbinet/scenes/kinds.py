@@ -80,6 +80,11 @@ def title_of(name: str) -> str:
     return next((kind.title for kind in KINDS if kind.name == name), name)
 
 
+def is_tracked(name: str) -> bool:
+    """Whether scenes of this kind come with cameras that are rarely right to a pixel."""
+    return any(kind.name == name and kind.tracked for kind in KINDS)
+
+
 def is_scene_folder(name: str) -> bool:
     """Whether readers look into a folder of this name for a part of a scene."""
     return any(fnmatchcase(name, pattern) for kind in KINDS for pattern in kind.folders)

@@ -65,5 +65,6 @@ KIND = Kind(
     "images, K.txt, poses.txt",
     recognise,
     read,
+    tracked=True,
     folders=("images", "depth", "masks", "mask"),
 )
