@@ -91,6 +91,23 @@ def test_a_refused_run_changes_nothing(ball_scene: SceneMaker, tmp_path: Path) -
         assert _bytes_in(tmp_path / "out") == before
 
 
+def test_a_run_refused_for_a_file_among_the_photos_changes_nothing(
+    ball_scene: SceneMaker, tmp_path: Path
+) -> None:
+    """Not a depth map goes, though all of them are of other cameras or settings; nor a link."""
+    scene, out = ball_scene(), tmp_path / "out"
+    run(scene, Oracle(scene), out, CONFIG)  # type: ignore[arg-type]
+    mine = next((out / "photos").iterdir())
+    mine.unlink()
+    mine.write_text("mine")
+    before = _bytes_in(out)
+    for given, views in ((ball_scene(shift=(1, 0, 0)), 3), (scene, 4)):
+        config = ReconstructConfig(depth=DepthConfig(views=views))
+        with pytest.raises(GBiNetError, match="was not written by gbinet"):
+            run(given, Oracle(given), out, config, overwrite=True)  # type: ignore[arg-type]
+        assert _bytes_in(out) == before
+
+
 def _with_other_photos(scene: Scene, folder: Path) -> Scene:
     folder.mkdir()
     for view in scene.views:

@@ -54,7 +54,7 @@ def making_maps(
 ) -> Iterator[Finished]:
     """A folder in which this run, and no other, makes depth maps; where it may not, nothing is changed.
 
-    `accepted` is called when it may, before anything is computed.
+    `accepted` is called when it may, before anything is changed or computed; it may refuse as well.
     """
     if len(scene.views) < 2:
         raise SceneError(f"{scene.root}: depth needs at least 2 photos, this scene has {len(scene.views)}")
@@ -62,9 +62,7 @@ def making_maps(
         remove_temporary(out, *{DepthFolder(scene, out).path(i).parent for i in range(len(scene.views))})
         finished = Finished(out, scene, model, config)
         try:
-            finished.check(overwrite)
-            if accepted is not None:
-                accepted()
+            finished.check(overwrite, accepted)
             yield finished
         except BaseException:
             finished.give_up()
@@ -122,7 +120,7 @@ class Finished:
 
     # ---- the folder ----
 
-    def check(self, overwrite: bool) -> None:
+    def check(self, overwrite: bool, accepted: Callable[[], None] | None = None) -> None:
         """Find the finished maps and make room for the others; maps of other settings need `overwrite`.
 
         `made_by` is not compared: another version of the software may go on with what is left, and is added.
@@ -141,6 +139,8 @@ class Finished:
             raise GBiNetError(f"{self.folder} holds depth maps {self._difference(stored)}; {_ADVICE}")
         if not overwrite and unfit and elsewhere and self._of_other_photos(unfit):
             raise GBiNetError(f"{self.folder} holds depth maps of other photos; {_ADVICE}")
+        if accepted is not None:
+            accepted()
         self._begun = True
         self._store(makers if same and isinstance(makers, list) else [], recorded | set(self._names))
         for name in unfit:  # the record is written: the run after a killed one finds them again

@@ -43,9 +43,9 @@ class Prepared:
     def leave_in(self, out: Path) -> None:
         """`out/scene.json` and the place. To be called when nothing in `out` stands in the way of a run: what
         an earlier run left there would not fit them."""
+        write_result(self.scene, out)  # first: it refuses what is in the way
         self.notes.extend(leave_behind(out, self.place))
         write_place(out, self.place)
-        write_result(self.scene, out)
 
 
 class Preparing(Opening, Protocol):

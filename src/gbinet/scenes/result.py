@@ -39,13 +39,16 @@ def write_result(scene: Scene, folder: Path) -> Path:
     wanted: dict[str, Path] = {}  # name below the folder -> the file it links to
     views = [_entry(view, folder, wanted) for view in scene.views]
     used = {entry[key] for entry in views for key in ("photo", "mask")} - set(wanted)
-    _remove_earlier(folder, used)
+    earlier = _earlier(folder, used)
     for name in wanted:
-        if os.path.lexists(folder / name):
+        if name not in earlier and os.path.lexists(folder / name):
             raise GBiNetError(
                 f"{folder / name} already exists and was not written by gbinet; move it or choose another "
                 "output folder"
             )
+    remove_temporary(*(folder / part for part in _FOLDERS))  # halves of copies
+    for name in earlier:
+        (folder / name).unlink()
     copied = bool(wanted) and not _can_link(folder)
     content = {
         "format": _FORMAT,
@@ -61,14 +64,12 @@ def write_result(scene: Scene, folder: Path) -> Path:
     return written
 
 
-def _remove_earlier(folder: Path, used: set[str]) -> None:
+def _earlier(folder: Path, used: set[str]) -> set[str]:
     """Links and copies that an earlier run recorded, if they are still what it made; not what is `used`."""
     record = read_record(folder / FILE)
-    remove_temporary(*(folder / part for part in _FOLDERS))  # halves of copies
     links, copies = record.get("links"), record.get("copies")
-    for name in links if isinstance(links, list) else []:
-        if _is_below(str(name)) and (folder / str(name)).is_symlink():
-            (folder / str(name)).unlink()
+    named = [str(name) for name in links] if isinstance(links, list) else []
+    found = {name for name in named if _is_below(name) and (folder / name).is_symlink()}
     for name, made in copies.items() if isinstance(copies, dict) else ():
         path = folder / name
         if (
@@ -77,7 +78,8 @@ def _remove_earlier(folder: Path, used: set[str]) -> None:
             and not path.is_symlink()
             and digest(path) == made != UNREADABLE
         ):
-            path.unlink()
+            found.add(name)
+    return found
 
 
 def _is_below(name: str) -> bool:
