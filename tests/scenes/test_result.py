@@ -20,7 +20,8 @@ from gbinet.cli.main import main
 from gbinet.errors import FormatError, GBiNetError
 from gbinet.formats.depth_files import read_depth, read_depth_camera
 from gbinet.formats.ply import read_ply
-from gbinet.fusion.fuse import FusionConfig
+from gbinet.fusion.fuse import FusedView, FusionConfig
+from gbinet.fusion.mesh import Mesher
 from gbinet.inference.predictor import DepthConfig
 from gbinet.pipeline.reconstruct import ReconstructConfig, run
 from gbinet.scene import Scene
@@ -101,6 +102,28 @@ def test_a_broken_photo_costs_one_view(result: tuple[Scene, Path]) -> None:
     assert any("left out 001" in text and "001.png" in text for text in again.warnings)
     for view in again.views:
         assert again.views[view.sources[0].index].name != view.name
+
+
+class _NoMesh(Mesher):
+    """Finds no surface."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def add(self, fused: FusedView) -> None: ...
+
+    def write(self, cloud: Path, mesh: Path) -> tuple[Path, ...]:
+        raise GBiNetError("there is no surface")
+
+
+def test_a_mesh_that_fails_does_not_hide_the_notes(
+    result: tuple[Scene, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out = result
+    load_scene(out).views[1].image_path.unlink()
+    monkeypatch.setattr("gbinet.cli.fuse.Mesher", _NoMesh)
+    assert gbinet("fuse", out, "-o", out / "again.ply", "--mesh", "tsdf") == 2
+    said = capsys.readouterr()
+    assert "there is no surface" in said.err and "note: left out" in said.out
 
 
 def test_a_depth_map_holds_its_camera_and_photo(result: tuple[Scene, Path]) -> None:

@@ -82,18 +82,15 @@ def run(
         mesher = Mesher(found, maps, mesh.mesh, config, mesh.mesh_voxel, mesh.mesh_faces)
     # A file in some folder is nobody else's business; in an output folder, other runs may be at work.
     whole = as_folder or is_output_folder(out.parent)
-    with (
-        output_folder(out.parent) if whole else nullcontext(),
-        connected(workers.config()) as cluster,
-        StepBars() as bars,
-    ):
-        result = compute_cloud(
-            cluster, found, maps, maps, out, config, device=device, progress=partial(bars, "fusion"),
-            on_view=None if mesher is None else mesher.add, wants=lambda _: mesher is not None,
-            writer=None if tiles is None else tile_writer(cluster, out.parent / "tiles", tiles),
-        )  # fmt: skip
+    with output_folder(out.parent) if whole else nullcontext(), connected(workers.config()) as cluster:
+        with StepBars() as bars:
+            result = compute_cloud(
+                cluster, found, maps, maps, out, config, device=device, progress=partial(bars, "fusion"),
+                on_view=None if mesher is None else mesher.add, wants=lambda _: mesher is not None,
+                writer=None if tiles is None else tile_writer(cluster, out.parent / "tiles", tiles),
+            )  # fmt: skip
+        say_notes([*found.warnings, *result.warnings])  # now: they may tell why a mesh fails
         meshes = [] if mesher is None else mesher.write(out, out.with_name(f"{out.stem}_mesh.ply"))
-    say_notes([*found.warnings, *result.warnings])
     for path in meshes:
         say(f"also: {path}")
     written = out if tiles is None else out.parent / "tiles" / "index.json"
