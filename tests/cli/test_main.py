@@ -171,6 +171,7 @@ def test_sigterm_ends_in_one_sentence(
 def test_only_verbs_that_keep_their_work_say_so() -> None:
     assert set(front.GO_ON) < set(VERBS)
     assert "--resume" in front.GO_ON["train"] and "validate" not in front.GO_ON
+    assert "DTU" in front.GO_ON["evaluate"]  # the only evaluation that keeps what is finished
 
 
 def test_outside_the_main_thread_signals_are_left_alone(

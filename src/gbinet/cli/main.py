@@ -40,7 +40,8 @@ FOR_PROGRAMS = ("info", "reconstruct", "evaluate", "validate", "benchmark")  # v
 _KEPT = "Finished work is kept; run the same command again to continue."
 GO_ON = {  # verb -> what to say when it is stopped
     **dict.fromkeys(("demo", "reconstruct", "depth", "render"), _KEPT),
-    "train": "Run the same command with --resume to continue from the last checkpoint.",
+    "evaluate": "Finished scans of DTU are kept; run the same command again to continue.",
+    "train": "Run the same command with --resume to continue from the last checkpoint, if there is one.",
 }
 
 
