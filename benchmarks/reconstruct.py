@@ -154,8 +154,9 @@ def main() -> None:
             command = [sys.executable, __file__, *given, "--folder", str(folder), "--step", step, *more]
             cache = str(Path(temporary) / f"kernels-{name}")
             environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "TRITON_CACHE_DIR": cache}
-            environment.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line does
-            environment.setdefault("GOMP_SPINCOUNT", "1000")
+            if "OMP_WAIT_POLICY" not in environment:  # as the command line does
+                environment["OMP_WAIT_POLICY"] = "passive"
+                environment.setdefault("GOMP_SPINCOUNT", "1000")
             answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
             found: dict[str, object] = json.loads(answer.stdout.splitlines()[-1])
             return found

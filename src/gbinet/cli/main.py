@@ -109,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(verb: str, arguments: list[str], debug: bool) -> int:
     # Threads that spin while they wait take the core from the one they wait for when the machine is busy with
     # other things: a demo of 35 s then took 3 minutes. Waking up takes longer than many an operation, though,
-    # so they spin for a microsecond or two first. Read when torch is loaded, which has not happened yet.
+    # so they spin for some ten microseconds first. Read when torch is loaded, which has not happened yet.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "passive"
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
