@@ -43,7 +43,7 @@ RefineCameras = Annotated[
     bool | None,
     tyro.conf.DisallowNone,  # a flag and its opposite, or neither
     tyro.conf.arg(
-        help_behavior_hint="(default: only those of RGB-D folders)",
+        help_behavior_hint="(default: only those of RGB-D folders, up to 500 views)",
         help="Correct cameras of the scene that are nearly right (phones, headsets, SLAM, GPS), by matches "
         "between the photos. Frame and scale stay.",
     ),
