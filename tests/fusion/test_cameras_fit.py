@@ -9,7 +9,7 @@ import torch
 from ball_scene import SceneMaker, true_depth
 
 from gbinet.depthmap import DepthMap
-from gbinet.fusion.cameras_fit import median_miss
+from gbinet.fusion.cameras_fit import CamerasFit, cameras_fit
 from gbinet.scene import Scene
 
 
@@ -40,20 +40,45 @@ def test_right_cameras_miss_by_next_to_nothing_and_others_by_what_they_are_off(
 ) -> None:
     scene = ball_scene(views=2, width=128, height=96)
     thought = [moved(scene, by) for by in (0.0, 0.02, 0.04)]
-    found = [median_miss(cameras, Maps(scene, cameras)) for cameras in thought]
-    none, half, whole = (value for value in found if value is not None)
-    assert none < 0.02 and half > 0.05
-    assert whole == pytest.approx(2 * half, rel=0.05)
+    found = [cameras_fit(cameras, Maps(scene, cameras)) for cameras in thought]
+    none, half, whole = (fit for fit in found if fit is not None)
+    assert none.miss < 0.02 and half.miss > 0.05
+    assert whole.miss == pytest.approx(2 * half.miss, rel=0.05)
+    assert none.share > 0.85 and none.size == 128 and not none.off  # the rest is hidden from the other view
 
 
-@pytest.mark.parametrize("confidence", [None, 0.3])
+def test_cameras_that_are_far_off_are_told_by_what_does_not_meet(ball_scene: SceneMaker) -> None:
+    """What still meets is only what misses by little."""
+    scene = ball_scene(views=2, width=128, height=96)
+    wrong = moved(scene, 0.5)
+    fit = cameras_fit(wrong, Maps(scene, wrong))
+    assert fit is not None and fit.apart and fit.off
+
+
+@pytest.mark.parametrize(
+    ("share", "miss", "size", "off"),
+    [
+        (0.9, 0.2, 640, False),
+        (0.9, 0.4, 640, True),
+        (0.9, 0.4, 1600, False),  # the same angle is more pixels in larger maps
+        (0.9, 1.0, 1600, True),
+        (0.9, 0.2, 320, False),  # but no map is exact to a small part of a pixel
+        (0.4, 0.1, 640, True),
+        (0.0, float("nan"), 640, True),
+    ],
+)
+def test_the_limit_follows_the_size(share: float, miss: float, size: int, off: bool) -> None:
+    assert CamerasFit(share, miss, size).off == off
+
+
+@pytest.mark.parametrize("confidence", [None, 0.6])
 def test_nothing_is_said_where_nobody_is_sure(ball_scene: SceneMaker, confidence: float | None) -> None:
     scene = ball_scene(width=128, height=96)
-    assert median_miss(scene, Maps(scene, scene, confidence)) is None
+    assert cameras_fit(scene, Maps(scene, scene, confidence)) is None
 
 
 def test_few_pixels_and_lone_views_do_not_judge(ball_scene: SceneMaker) -> None:
     small = ball_scene(width=24, height=18)
-    assert median_miss(small, Maps(small, small)) is None
+    assert cameras_fit(small, Maps(small, small)) is None
     alone = replace(small, views=tuple(replace(view, sources=()) for view in small.views))
-    assert median_miss(alone, Maps(alone, alone)) is None
+    assert cameras_fit(alone, Maps(alone, alone)) is None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from gbinet.formats.depth_files import read_depth_camera, write_depth
 from gbinet.formats.ply import PlyWriter
 from gbinet.georeference.place import Georeference
 from gbinet.inference.predictor import DepthConfig
+from gbinet.model.config import preset as network
 from gbinet.pipeline.placing import prepare, with_place
 from gbinet.pipeline.reconstruct import PRESETS, ReconstructConfig, reconstruct, run
 from gbinet.pipeline.record import duration
@@ -157,20 +159,34 @@ def test_a_note_says_that_given_cameras_seem_to_be_off(
 ) -> None:
     """Depth that is right for one set of cameras, fused with another one."""
     right = ball_scene(views=2, width=256, height=192)
-    wrong = replace(
-        right, views=tuple(_aside(v, 0.02 * (-1) ** i, axis=2) for i, v in enumerate(right.views))
+    wrong, worse = (
+        replace(right, views=tuple(_aside(v, by * (-1) ** i, axis=2) for i, v in enumerate(right.views)))
+        for by in (0.02, 0.5)
     )
     assert not any("cameras seem" in text for text in _notes(right, right, tmp_path / "right"))
-    (said,) = (text for text in _notes(right, wrong, tmp_path / "wrong") if "cameras seem" in text)
-    assert "--refine-cameras" in said and "--check-cameras" in said
+    for name, thought, why in (("wrong", wrong, "miss each other by"), ("worse", worse, "in only")):
+        (said,) = (text for text in _notes(right, thought, tmp_path / name) if "cameras" in text)
+        assert why in said and "--refine-cameras" in said and "--check-cameras" in said
+    cells = _notes(right, wrong, tmp_path / "cells", readout="centre")  # these miss by their width
+    assert not any("cameras seem" in text for text in cells)
+    cells = _notes(right, worse, tmp_path / "holes", readout="centre")
+    assert any("cameras may be off" in text for text in cells)
     told = Refinement(2, kept_because="they fit")
     monkeypatch.setattr("gbinet.pipeline.placing.refine_cameras", lambda scene, *_: (scene, told))
     refined = replace(CONFIG, refine_cameras=True)  # then it was looked at already
     assert not any("cameras seem" in text for text in _notes(right, wrong, tmp_path / "refined", refined))
 
 
-def _notes(right: Scene, thought: Scene, out: Path, config: ReconstructConfig = CONFIG) -> tuple[str, ...]:
-    return run(thought, Oracle(right), out, config).warnings  # type: ignore[arg-type]
+def _notes(
+    right: Scene,
+    thought: Scene,
+    out: Path,
+    config: ReconstructConfig = CONFIG,
+    readout: Literal["centre", "refined"] = "refined",
+) -> tuple[str, ...]:
+    oracle = Oracle(right)
+    oracle.config = replace(network("bundled"), readout=readout)
+    return run(thought, oracle, out, config).warnings  # type: ignore[arg-type]
 
 
 def _aside(view: View, by: float = 0.004, axis: int | slice = slice(3)) -> View:

@@ -38,7 +38,7 @@ class Prepared:
     posed: PosedPhotos | None  # what structure from motion came to, where it was needed
     place: Georeference | None  # where its frame lies on the map, where known
     notes: list[str]
-    refined: Refinement | None = None  # what came of the given cameras, where refining them was asked for
+    refined: Refinement | None = None  # of refining the given cameras, where that was done
 
     def leave_in(self, out: Path) -> None:
         """`out/scene.json` and the place. To be called when nothing in `out` stands in the way of a run: what

@@ -89,7 +89,7 @@ class Reconstruction:
     extras: tuple[Path, ...] = ()  # exports and meshes
     poses: PosedPhotos | None = None  # what structure from motion came to, where it was needed
     place: Georeference | None = None  # where its frame lies on the map, where known
-    refined: Refinement | None = None  # what came of refining its cameras, where that was asked for
+    refined: Refinement | None = None  # of refining the given cameras, where that was done
 
 
 def reconstruct(
@@ -196,7 +196,10 @@ def _run(
         result = cloud()
     times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
     times = _with_poses(times, posed)
-    notes += shown.doubts(cameras_given=posed is None and ready.refined is None)
+    notes += shown.doubts(
+        cameras_given=posed is None and ready.refined is None,
+        refined_depth=network.config.readout == "refined",
+    )
     extras = _extras(shown, out, settings, notes, located)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
     figures = judge(out / "cloud.ply") if judge else ()

@@ -15,7 +15,7 @@ import torch
 
 from gbinet import __version__
 from gbinet.cores import usable_cores
-from gbinet.fusion.cameras_fit import median_miss
+from gbinet.fusion.cameras_fit import cameras_fit
 from gbinet.fusion.fuse import FusedView, FusionConfig, FusionResult
 from gbinet.fusion.mesh import Mesher
 from gbinet.fusion.sources import DepthSource
@@ -31,7 +31,6 @@ from gbinet.viewer.report import Report, SmallMaps, ViewCard, shown_every, view_
 from gbinet.viewer.report_cloud import CloudSample
 
 _PAINTERS = 4  # threads
-_OFF = 0.35  # px by which depth maps miss each other where cameras are off by one, see `median_miss`
 _UNPAINTED = 8  # views whose pictures are being made
 
 
@@ -70,27 +69,39 @@ class ShownViews:
             self._sampled.result()
         self._sampled = None if cloud is None else self._sampler.submit(self._sample.add, cloud)
 
-    def doubts(self, *, cameras_given: bool) -> list[str]:
-        """What the numbers say against the result. `cameras_given`: not found or refined by this run."""
+    def doubts(self, *, cameras_given: bool, refined_depth: bool) -> list[str]:
+        """What the numbers say against the result.
+
+        Args:
+            cameras_given: They were not found or refined by this run.
+            refined_depth: Depth is not that of a cell of the search, whose width alone would move pixels.
+        """
         kept = [share["kept"] for share in self.shares.values()]
         if not kept:
             return []
-        off = median_miss(self.scene, self.depths) if cameras_given else None
-        doubts = []
-        if off is not None and off > _OFF:
-            doubts.append(
-                "the cameras seem to be off: where the network is sure, depth maps of neighbouring views "
-                f"miss each other by {off:.1f} px; --refine-cameras may correct them, and `gbinet info "
-                "SCENE --check-cameras` tells more"
-            )
+        doubts = self._doubts_of_cameras() if cameras_given and refined_depth else []
         if np.mean(kept) >= 0.05:
             return doubts
+        unsaid = cameras_given and not doubts
+        cameras = "the cameras may be off (`gbinet info SCENE --check-cameras`), " if unsaid else ""
         return [
             *doubts,
             f"other views confirmed only {np.mean(kept):.1%} of the pixels, so the cloud has large holes: "
-            "the photos may overlap too little, the depth range may be wrong, or surfaces may lack texture. "
-            "If depth looks right in the report, try --min-views 2 --max-reprojection 2; if not, try "
-            "--depth-range NEAR FAR, or take more photos, closer together",
+            f"the photos may overlap too little, {cameras}the depth range may be wrong, or surfaces may lack "
+            "texture. If depth looks right in the report, try --min-views 2 --max-reprojection 2; if not, "
+            "try --depth-range NEAR FAR, or take more photos, closer together",
+        ]
+
+    def _doubts_of_cameras(self) -> list[str]:
+        fit = cameras_fit(self.scene, self.depths)
+        if fit is None or not fit.off:
+            return []
+        by = f"miss each other by {fit.miss:.1f} px"
+        if fit.apart:
+            by = f"see the same surface in only {fit.share:.0%} of the pixels"
+        return [
+            f"the cameras seem to be off: where the network is sure, depth maps of neighbouring views {by}; "
+            "--refine-cameras may correct them, and `gbinet info SCENE --check-cameras` tells more"
         ]
 
     def wants(self, index: int) -> bool:
@@ -196,7 +207,7 @@ def with_poses(page: Report, posed: PosedPhotos | None, source: Scene | str | Pa
 
 
 def with_refinement(page: Report, refined: Refinement | None) -> Report:
-    """The report with what came of the given cameras, where refining them was asked for."""
+    """The report with what came of refining the given cameras, where that was done."""
     if refined is None:
         return page
     count = ("cameras refined", f"{len(refined.refined)} of {refined.views}")
