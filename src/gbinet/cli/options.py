@@ -171,8 +171,12 @@ class FusionOptions:
     """Keep pixels that are white in all channels."""
     keep_sky: bool = False
     """Keep what looks like sky (blank, without confident depth, up to the upper edge) and its fringe."""
-    min_views: int = FusionConfig().min_views
-    """Other views that must agree with a point."""
+    certainty: Annotated[
+        float | None, otherwise("0.9 where confidence is a probability and --min-views is not given", "0..1")
+    ] = None
+    """Least probability, by the confidences of all views that see it, that a point is right."""
+    min_views: Annotated[int | None, otherwise("1 with --certainty, else 3", "INT")] = None
+    """Other views that must agree with a point, however confident they are."""
     strict_views: bool = False
     """Insist on --min-views even where few photos see the same; otherwise half of those are enough."""
     max_reprojection: float = FusionConfig().max_reprojection

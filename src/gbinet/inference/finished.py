@@ -80,7 +80,7 @@ class Finished:
         self.folder = folder
         self.kept: set[int] = set()  # indices of views whose map is finished
         self.notes: list[str] = []
-        self.maker = maker(model)
+        self.maker = maker(model, config.stages)
         self._views = scene.views
         self._range = config.depth_range
         self.settings = _settings(model, config, self.maker.weights)

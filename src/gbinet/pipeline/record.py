@@ -88,7 +88,7 @@ class ShownViews:
             *doubts,
             f"other views confirmed only {np.mean(kept):.1%} of the pixels, so the cloud has large holes: "
             f"the photos may overlap too little, {cameras}the depth range may be wrong, or surfaces may lack "
-            "texture. If depth looks right in the report, try --min-views 2 --max-reprojection 2; if not, "
+            "texture. If depth looks right in the report, try --certainty 0.5 --max-reprojection 2; if not, "
             "try --depth-range NEAR FAR, or take more photos, closer together",
         ]
 
