@@ -392,6 +392,4 @@ class DepthWorker:
         self.result.network_seconds += self.clock.taken(wait=True)
         self.result.encoded = sum(self.cache.encoded.values())
         self.result.encoded_again = self.result.encoded - len(self.cache.encoded)
-        if len(self.result.failed) == len(self.scene.views):
-            name, reason = next(iter(self.result.failed.items()))
-            raise SceneError(f"{self.scene.root}: no view could be done; {name}: {reason}")
+        self.result.check(self.scene)
