@@ -31,6 +31,8 @@ def budget(results: Results) -> str:
     """What every row had, and the machine, weights and commit behind it."""
     given = results.budget
     kind = f"{given['source']} scenes" + (" with assets" if given["assets"] else "")
+    if share := given.get("life"):
+        kind += f" ({100 * share:g} % with the difficulties of real photos)"
     lines = [
         f"Every row: {given['samples']:,} samples of {kind}, {given['width']}x{given['height']}, "
         f"{given['views']} views, batch {given['batch_size']}, {given['precision']}, learning rate "

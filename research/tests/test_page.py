@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from gbinet_research import run
 from gbinet_research.__main__ import main
 from gbinet_research.claims import CLAIMS, claims
 from gbinet_research.page import PARTS, fill_docs
+from gbinet_research.page import budget as budget_of_rows
 from gbinet_research.results import Results, cost_key
 from gbinet_research.story import chance, ladder_table
 from gbinet_research.variants import COMPARISONS, LADDER, VARIANTS, Budget
@@ -174,6 +176,17 @@ def test_a_difference_smaller_than_that_of_two_seeds_shows_nothing(tmp_path: Pat
     results = Results.read(tmp_path)
     assert chance(results, 0.5) == pytest.approx(2.0)
     assert "as published: not shown: 40.0 against 39.0" in claims(results)
+    (tmp_path / "coarse-to-fine-seed1.json").unlink()  # then it is a tie below 0.2 points
+    for share, verdict in ((0.399, "not shown: 40.0 against 39.9"), (0.397, "shown: 40.0 against 39.7")):
+        fake(tmp_path, "coarse-to-fine", share, budget)
+        assert f"as published: {verdict}" in claims(Results.read(tmp_path))
+
+
+def test_the_page_says_what_was_trained_on(tmp_path: Path, budget: Budget) -> None:
+    for life in (0.0, 0.5):
+        fake(tmp_path, "again", 0.4, replace(budget, life=life))
+        said = budget_of_rows(Results.read(tmp_path))
+        assert ("50 % with the difficulties" in said) == bool(life)
 
 
 def test_a_pair_of_seeds_is_shown_as_soon_as_it_is_whole(tmp_path: Path, budget: Budget) -> None:

@@ -171,7 +171,8 @@ def _dtu_scan(
     key = plain({"files": files, "protocol": protocol})
     try:
         known = read_json(stored)
-        if known["key"] == key and (not clouds or all(file.is_file() for file in coloured)):
+        there = known["clouds"] and all(file.is_file() for file in coloured)  # else they are of another key
+        if known["key"] == key and (there or not clouds):
             values: dict[str, Any] = {k: math.nan if v is None else v for k, v in known["score"].items()}
             return DTUScore(**values)
     except (FormatError, KeyError, TypeError, AttributeError):
@@ -187,7 +188,7 @@ def _dtu_scan(
         places = (distances.points, distances.truth)
         for file, points, errors in zip(coloured, places, both.values(), strict=True):
             save_error_cloud(file, points, errors, 2.0)
-    write_json(stored, {"key": key, "score": score})
+    write_json(stored, {"key": key, "score": score, "clouds": clouds})
     say(
         f"scan {scan}: accuracy {score.accuracy:.4f}, completeness {score.completeness:.4f}, "
         f"overall {score.overall:.4f} mm"

@@ -20,7 +20,7 @@ import torch
 
 from gbinet.camera import Camera
 from gbinet.errors import GBiNetError, SceneError
-from gbinet.formats.atomic import remove_temporary, write_json
+from gbinet.formats.atomic import plain, remove_temporary, write_json
 from gbinet.formats.depth_files import npz_intact
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.lock import locked
@@ -234,7 +234,7 @@ def _settings(model: torch.nn.Module, config: DepthConfig, weights: str) -> dict
     calibration = getattr(getattr(model, "network", model), "calibration", None)
     if isinstance(calibration, Calibration):
         values["calibration"] = calibration.to_dict()
-    settings: dict[str, Any] = json.loads(json.dumps(values))
+    settings: dict[str, Any] = plain(values)
     return settings
 
 

@@ -198,7 +198,8 @@ def _run(
     times = _with_poses(times, posed)
     notes += shown.doubts(
         cameras_given=posed is None and ready.refined is None,
-        refined_depth=network.config.readout == "refined",
+        refined_depth=network.config.readout == "refined"
+        and settings.depth.stages in (None, network.config.stages),
     )
     extras = _extras(shown, out, settings, notes, located)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
