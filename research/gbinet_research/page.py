@@ -34,7 +34,7 @@ def budget(results: Results) -> str:
     lines = [
         f"Every row: {given['samples']:,} samples of {kind}, {given['width']}x{given['height']}, "
         f"{given['views']} views, batch {given['batch_size']}, {given['precision']}, learning rate "
-        f"{given['learning_rate']:g}; scored on {given['validation_scenes']} held-back samples of "
+        f"{given['learning_rate']:g}; scored on {given['validation_scenes']} held-out samples of "
         f"{given['validation_size'][0]}x{given['validation_size'][1]} px.",
         "",
     ]
