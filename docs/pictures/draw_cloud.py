@@ -1,4 +1,4 @@
-"""Draws cloud.jpg: a photo of the demo's scene, its depth, and the cloud of all photos from two new sides.
+"""Draws cloud.jpg: a photo of the demo's scene, its depth map, and two new views of the cloud.
 
 gbinet demo --out hero --views 13 --size 1024x768
 python docs/pictures/draw_cloud.py hero

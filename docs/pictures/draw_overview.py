@@ -1,4 +1,4 @@
-"""Draws overview.jpg: a photo of the demo's scene, its depth, its confidence, and the cloud of all views.
+"""Draws overview.jpg: a photo of the demo's scene, its depth map, its confidence, and the cloud of all views.
 
 python docs/pictures/draw_overview.py [WEIGHTS]
 """

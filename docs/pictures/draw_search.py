@@ -1,6 +1,6 @@
-"""Draws search.png: how the bins of four stages close in on a depth (python docs/pictures/draw_search.py).
+"""Draws search.png: how the bins of four stages narrow down to a depth (python docs/pictures/draw_search.py).
 
-The bins are those of gbinet.model.search, followed by a classifier that errs once, at stage 2.
+The bins are those of gbinet.model.search, with a classifier that makes one mistake, at stage 2.
 """
 
 from __future__ import annotations
