@@ -44,8 +44,8 @@ def budget(results: Results) -> str:
         beside = f", side by side with {_counted(others)}" if others else ""
         (made_by,) = makers(content)
         lines.append(
-            f"- `{name}`: {trained['samples']:,} samples, {trained['steps']:,} steps in "
-            f"{trained['seconds']:.0f} s on {content['device']}{beside}; {in_words(made_by)}"
+            f"- `{name}`: {trained['steps']:,} steps in {trained['seconds']:.0f} s on "
+            f"{content['device']}{beside}; {in_words(made_by)}"
         )
     return "\n".join(lines)
 
