@@ -1,11 +1,12 @@
-"""How the thresholds of fusion trade accuracy against completeness, on rendered scenes with known surface.
+"""Measures precision and recall of fusion for different thresholds, on rendered scenes with known surface.
 
     python benchmarks/thresholds.py --weights FILE --seeds 8 3 --max-size 448
-    python benchmarks/thresholds.py --backgrounds white sky    # the same things before a blank background
+    python benchmarks/thresholds.py --backgrounds white sky    # objects in front of a blank background
     python benchmarks/thresholds.py --views 4 --only default strict_views min_views
 
-Depth is estimated once per scene; then it is fused with one threshold changed at a time. Precision: share of
-the cloud within the distance of the truth; recall: share of the truth within the distance of the cloud.
+Depth is estimated once per scene, then fused with one threshold changed at a time. Precision is the share
+of the cloud within a distance of the true surface; recall is the share of the true surface within it of the
+cloud.
 """
 
 from __future__ import annotations

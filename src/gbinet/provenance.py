@@ -48,7 +48,7 @@ def _gives_probability(model: Any, stages: int | None) -> bool:
     config = getattr(model, "config", None)
     if config is None or stages not in (None, config.stages):
         return False
-    return config.confidence == "learned" or model.calibration is not None
+    return getattr(config, "confidence", None) == "learned" or getattr(model, "calibration", None) is not None
 
 
 def hash_of(model: torch.nn.Module) -> str:
