@@ -43,9 +43,8 @@ def variants() -> Iterator[tuple[str, FusionConfig]]:
             name = f"blank_confidence {value}{', burnt-out pixels kept' if burnt_out else ''}"
             yield name, replace(base, blank_confidence=value, keep_burnt_out=burnt_out)
     yield "keep_sky", replace(base, keep_sky=True)
-    for value in (0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98):
+    for value in (0.5, 0.7, 0.8, 0.9, 0.95):
         yield f"certainty {value}", replace(base, certainty=value)
-        yield f"certainty {value}, 2 views", replace(base, certainty=value, min_views=2)
     for count in (1, 2, 3, 4):
         yield f"min_views {count}", replace(base, min_views=count)
     yield "strict_views", replace(base, min_views=3, strict_views=True)
