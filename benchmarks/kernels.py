@@ -83,7 +83,7 @@ def up_case(inputs: int, outputs: int, height: int, width: int) -> Case:
     packed = conv.pack(layer)
     return (
         f"up3d {inputs}->{outputs} {height}x{width}",
-        lambda: conv.double(x, layer, packed, skip),
+        lambda: conv.conv_transpose_relu_add(x, layer, packed, skip),
         lambda: layer(x).relu_().add_(skip),
         2 * (x.numel() + 2 * skip.numel()),
     )

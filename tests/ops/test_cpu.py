@@ -118,13 +118,13 @@ def test_convolution_with_one_output(
     torch.testing.assert_close(found, layer(volume), rtol=1e-4, atol=1e-4)
 
 
-@given(st.integers(1, 2 * conv_cpu.FEW), st.integers(1, 6), st.integers(1, 6), st.booleans(), seeds)
+@given(st.integers(1, 2 * conv_cpu.FEW_OUTPUTS), st.integers(1, 6), st.integers(1, 6), st.booleans(), seeds)
 @torch.inference_mode()
-def test_doubling(outputs: int, height: int, width: int, bias: bool, seed: int) -> None:
+def test_transposed_convolution(outputs: int, height: int, width: int, bias: bool, seed: int) -> None:
     torch.manual_seed(seed)
     layer = nn.ConvTranspose3d(5, outputs, 3, (1, 2, 2), padding=1, output_padding=(0, 1, 1), bias=bias)
     volume = torch.randn(2, 5, 3, height, width)
-    torch.testing.assert_close(conv.doubled_plain(volume, layer), layer(volume), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(conv.conv_transpose_plain(volume, layer), layer(volume), rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_and_the_switch_lead_to_the_plain_operations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_the_number_of_threads_changes_no_bit(
                 cost_volume.cost_volume(maps, transforms, depth, view_weight, 4),
                 deform.deform_conv2d(maps[0], offsets, weight),
                 conv.conv_plain(volume, last),
-                conv.doubled_plain(volume, up),
+                conv.conv_transpose_plain(volume, up),
                 conv.conv_plain(volume.bfloat16(), rounded),
             ]
 

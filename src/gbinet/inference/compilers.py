@@ -209,7 +209,7 @@ _NEEDED = (
     "triton.compiler.code_generator",
 )
 # Whose kernels take a second or two, where all others take less.
-_SLOW = ("gbinet.ops.conv_triton", "gbinet.ops.double_triton", "gbinet.ops.cost_volume_triton")
+_SLOW = ("gbinet.ops.conv_triton", "gbinet.ops.conv_transpose_triton", "gbinet.ops.cost_volume_triton")
 
 
 def _slowness(request: Request) -> int:

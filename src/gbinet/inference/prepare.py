@@ -11,6 +11,7 @@ from torch import nn
 from gbinet.model.cost_volume import ViewWeight
 from gbinet.model.gbinet import GBiNet
 from gbinet.model.layers import Block, pack
+from gbinet.ops.layout import CHANNELS_LAST, channels_last
 
 Network = TypeVar("Network", bound=GBiNet)
 Module = TypeVar("Module", bound=nn.Module)
@@ -36,10 +37,10 @@ def prepare(
         ready.regularisers.to(dtype)
     else:
         ready = ready.to(dtype)
-    layouts = {4: torch.channels_last, 5: torch.channels_last_3d} if device.type == "cuda" else {}
-    for parameter in ready.parameters():  # channels last: what the kernels read and cuDNN likes
-        if parameter.dim() in layouts:
-            parameter.data = parameter.data.contiguous(memory_format=layouts[parameter.dim()])
+    if device.type == "cuda":
+        for parameter in ready.parameters():
+            if parameter.dim() in CHANNELS_LAST:
+                parameter.data = channels_last(parameter.data)
     pack(ready)
     ready.ready = True
     return ready

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gbinet.errors import InputError
 from gbinet.ops import conv as conv_ops
 from gbinet.ops import deform
-from gbinet.ops.conv import Packed, conv, double, doubled
+from gbinet.ops.conv import Packed, conv, conv_transpose, conv_transpose_relu_add
 from gbinet.ops.inplace import add_into
 from gbinet.ops.norm import norm_relu
 
@@ -43,7 +43,7 @@ class Conv3d(nn.Conv3d):
         return conv(input, self, self.packed)
 
 
-class DoublingConv3d(nn.ConvTranspose3d):
+class ConvTranspose3d(nn.ConvTranspose3d):
     """Transposed 3x3x3 convolution that doubles height and width, quick on CPUs too; can be packed."""
 
     packed: Packed | None = None
@@ -53,7 +53,7 @@ class DoublingConv3d(nn.ConvTranspose3d):
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """[B, I, D, H, W] -> [B, O, D, 2 H, 2 W]."""
-        return doubled(input, self)
+        return conv_transpose(input, self)
 
 
 class DeformConv2d(nn.Module):
@@ -78,7 +78,7 @@ class DeformConv2d(nn.Module):
 def pack(module: nn.Module) -> None:
     """Pack all layers inside for the kernels, where these serve."""
     for layer in module.modules():
-        if isinstance(layer, Conv2d | Conv3d | DoublingConv3d):
+        if isinstance(layer, Conv2d | Conv3d | ConvTranspose3d):
             layer.packed = conv_ops.pack(layer)
         elif isinstance(layer, DeformConv2d):
             layer.packed = deform.pack(layer.weight)
@@ -87,7 +87,7 @@ def pack(module: nn.Module) -> None:
 class Block(nn.Sequential):
     """Convolution without bias, batch norm, ReLU."""
 
-    conv: Conv2d | Conv3d | DoublingConv3d
+    conv: Conv2d | Conv3d | ConvTranspose3d
     norm: nn.Module  # nn.Identity once it is folded
 
     @property
@@ -148,16 +148,16 @@ class ConvBlock3d(Block):
 class UpBlock3d(Block):
     """In 3D, transposed: doubles height and width."""
 
-    conv: DoublingConv3d
+    conv: ConvTranspose3d
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.conv = DoublingConv3d(inputs, outputs)
+        self.conv = ConvTranspose3d(inputs, outputs)
         self.norm = nn.BatchNorm3d(outputs)
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, input: Tensor, skip: Tensor | None = None) -> Tensor:
         """[B, I, D, H, W] -> [B, O, D, 2 H, 2 W]; skip is added after the ReLU, and may be written over."""
         if self.folded and skip is not None:
-            return double(input, self.conv, self.conv.packed, skip)
+            return conv_transpose_relu_add(input, self.conv, self.conv.packed, skip)
         return super().forward(input, skip)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gbinet.ops.bilinear_triton import corner, sample, split
 from gbinet.ops.deform import taps_of
+from gbinet.ops.launch_triton import dot_precision, dot_size
 
 TAPS = 9
 _FORWARD_BLOCK, _FORWARD_WARPS = 64, 4  # of inference
@@ -206,9 +207,9 @@ def _sizes(taps: Tensor, block: int) -> dict[str, int | str]:
     channels, outputs = taps.shape[1:]  # [9, C, O]
     return {
         "C": channels,
-        "CP": max(16, triton.next_power_of_2(channels)),  # a matrix product needs 16 rows and columns
+        "CP": dot_size(channels),
         "O": outputs,
-        "OP": max(16, triton.next_power_of_2(outputs)),
+        "OP": dot_size(outputs),
         "BLOCK": block,
-        "PRECISION": "ieee" if taps.dtype == torch.float32 else "tf32",  # only float32 looks at it
+        "PRECISION": dot_precision(taps.dtype),
     }

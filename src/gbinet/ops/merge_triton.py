@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gbinet.ops.warp_triton import rows_of_channels
+from gbinet.ops.launch_triton import dot_precision, dot_size
+from gbinet.ops.layout import pixel_rows
 
 
 @triton.jit
@@ -141,7 +142,7 @@ class AddEnlarged(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, coarser: Tensor) -> Tensor:
-        rows, low = rows_of_channels(own).contiguous(), rows_of_channels(coarser).contiguous()
+        rows, low = pixel_rows(own).contiguous(), pixel_rows(coarser).contiguous()
         output = torch.empty_like(rows)
         batch, height, width, channels = rows.shape
         if low.shape != (batch, height / 2, width / 2, channels):
@@ -156,7 +157,7 @@ class AddEnlarged(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
-        rows = rows_of_channels(upstream).contiguous()
+        rows = pixel_rows(upstream).contiguous()
         batch, height, width, channels = rows.shape
         low = (height // 2, width // 2)
         gradient = rows.new_empty(batch, *low, channels, dtype=ctx.kind)
@@ -177,14 +178,14 @@ def merge(
     weight: Tensor,  # [I, O]
     bias: Tensor,  # [O] float32
 ) -> Tensor:  # [B, O, H, W]
-    rows, low = rows_of_channels(own).contiguous(), rows_of_channels(coarser).contiguous()
+    rows, low = pixel_rows(own).contiguous(), pixel_rows(coarser).contiguous()
     batch, height, width, inputs = rows.shape
     outputs = weight.shape[1]
     output = rows.new_empty(batch, height, width, outputs)
     block = 128
     _kernel[(triton.cdiv(height * width, block), batch)](
-        rows, low, weight, bias, output, height, width, I=inputs, IP=max(16, triton.next_power_of_2(inputs)),
-        O=outputs, OP=max(16, triton.next_power_of_2(outputs)), BLOCK=block,
-        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",
+        rows, low, weight, bias, output, height, width, I=inputs, IP=dot_size(inputs),
+        O=outputs, OP=dot_size(outputs), BLOCK=block,
+        PRECISION=dot_precision(rows.dtype),
     )  # fmt: skip
     return output.permute(0, 3, 1, 2)

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gbinet import ops
+from gbinet.ops.layout import channels_last
 
 
 def norm_relu(values: Tensor, norm: nn.Module) -> Tensor:
@@ -31,7 +32,7 @@ def suits(norm: nn.Module) -> bool:
 
 def norm_relu_fast(values: Tensor, norm: nn.Module) -> Tensor:
     """By the kernels; running statistics are updated too."""
-    from gbinet.ops.norm_triton import NormRelu, channels_last
+    from gbinet.ops.norm_triton import NormRelu
 
     assert isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d)
     assert norm.running_mean is not None and norm.running_var is not None

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gbinet.ops.layout import channels_last
+
 PROGRAMS = 512  # at most so many partial sums
 BLOCK = 4096  # numbers of a block: lines of LANES numbers, of one or more voxels
 LANES = 64
@@ -270,8 +272,3 @@ def _sizes(values: Tensor) -> tuple[int, int, dict[str, int]]:
 def _adding_up(lanes: int) -> dict[str, int]:
     """How one program adds up what the others left: many at a time, because it waits for memory."""
     return {"LANES": lanes, "P": 8192 // lanes, "num_warps": 16}
-
-
-def channels_last(values: Tensor) -> Tensor:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return values.contiguous(memory_format=formats[values.dim()])

@@ -6,9 +6,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gbinet.ops.layout import pixel_rows
 from gbinet.ops.parents_triton import saturated
 from gbinet.ops.refine import FAR, NEAR, input_channels
-from gbinet.ops.warp_triton import rows_of_channels
 
 _BLOCK = 128
 
@@ -66,7 +66,7 @@ def _inputs(
 
 def inputs(places: Tensor, smoothings: int, sure: Tensor, reference: Tensor, filled: int) -> Tensor:
     """places [B, N, h, w], sure [B, 2, h, w], reference [B, C, h, w] -> [B, filled, h, w], channels last."""
-    rows = rows_of_channels(reference)
+    rows = pixel_rows(reference)
     batch, height, width, channels = rows.shape
     count = places.shape[1]
     first = input_channels(count, 0)

@@ -10,6 +10,7 @@ from torch import Tensor
 from gbinet import ops
 from gbinet.camera import pixel_centres
 from gbinet.ops.bilinear import sample
+from gbinet.ops.layout import pixel_rows
 
 # A transform is twelve numbers, M row by row and then t: a reference pixel p = (x, y, 1) with depth d lies in
 # the source at M p d + t, homogeneous. model/geometry.py makes them of cameras.
@@ -131,9 +132,9 @@ class _WarpCorrelation(torch.autograd.Function):
     def forward(
         ctx: Any, reference: Tensor, source: Tensor, transform: Tensor, depth: Tensor, groups: int
     ) -> Tensor:
-        from gbinet.ops.warp_triton import correlate, rows_of_channels
+        from gbinet.ops.warp_triton import correlate
 
-        reference, source = rows_of_channels(reference), rows_of_channels(source)
+        reference, source = pixel_rows(reference), pixel_rows(source)
         output = correlate(reference, source[None], transform, depth, groups)
         ctx.save_for_backward(reference, source, transform, depth)
         ctx.groups = groups

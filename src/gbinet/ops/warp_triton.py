@@ -156,12 +156,6 @@ def correlate_backward(
     )  # fmt: skip
 
 
-def rows_of_channels(features: Tensor) -> Tensor:
-    """[B, C, H, W] -> [B, H, W, C] whose images are contiguous; batches may lie apart (one view of many)."""
-    last = features.permute(0, 2, 3, 1)
-    return last if last[0].is_contiguous() else last.contiguous()
-
-
 def _cut(channels: int) -> dict[str, int]:
     """Pixels of a program, and its warps. Values of 8 channels change threads many times, for which the warps
     of a program would wait for each other."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gbinet.errors import GBiNetError
 from gbinet.model.gbinet import GBiNet
+from gbinet.ops.layout import CHANNELS_LAST
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 
@@ -153,8 +154,7 @@ def to_channels_last(model: nn.Module) -> None:
 
     On small-channel 3D volumes torch's batch norm is several times slower in the default layout.
     """
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     for parameter in model.parameters():
-        if parameter.dim() in formats:
-            target = torch.empty_like(parameter, memory_format=formats[parameter.dim()])
+        if parameter.dim() in CHANNELS_LAST:
+            target = torch.empty_like(parameter, memory_format=CHANNELS_LAST[parameter.dim()])
             parameter.data = target.copy_(parameter.data)

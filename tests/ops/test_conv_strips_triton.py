@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from gbinet.ops.conv import packed_weight
 
-strips = pytest.importorskip("gbinet.ops.strips_triton", exc_type=ImportError)
+strips = pytest.importorskip("gbinet.ops.conv_strips_triton", exc_type=ImportError)
 
 
 def random(*shape: int, device: torch.device) -> torch.Tensor:

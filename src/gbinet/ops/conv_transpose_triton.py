@@ -11,6 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gbinet.ops.launch_triton import dot_size
+from gbinet.ops.layout import voxel_rows
+
 _LARGEST = 32  # outputs: the sums of four pixels stay in registers
 
 
@@ -77,7 +80,7 @@ def pack(packed: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     for down, row, kh in ways:
         for right, column, kw in ways:
             wide[:, down, right, :, row, column] = packed[:, kh, kw]
-    high, broad = (max(16, triton.next_power_of_2(n)) for n in (2 * inputs, 4 * outputs))
+    high, broad = (dot_size(n) for n in (2 * inputs, 4 * outputs))
     weights = packed.new_zeros(3, 2, high, broad)
     weights[:, :, : 2 * inputs, : 4 * outputs] = wide.reshape(3, 2, 2 * inputs, 4 * outputs)
     wide_bias = bias.new_zeros(broad)
@@ -85,7 +88,7 @@ def pack(packed: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return weights, wide_bias
 
 
-def double_into(
+def conv_transpose3d_into(
     volume: Tensor,  # [B, I, D, H, W]
     weights: Tensor,  # [3, 2, KP, NP]
     bias: Tensor,  # [NP] float32
@@ -99,7 +102,7 @@ def double_into(
     return target
 
 
-def doubled(volume: Tensor, weights: Tensor, outputs: int) -> Tensor:
+def conv_transpose3d(volume: Tensor, weights: Tensor, outputs: int) -> Tensor:
     """The transposed convolution alone, without bias: [B, I, D, H, W] -> [B, O, D, 2H, 2W]."""
     batch, _, depth, height, width = volume.shape
     result = volume.new_empty(batch, depth, 2 * height, 2 * width, outputs)
@@ -108,7 +111,7 @@ def doubled(volume: Tensor, weights: Tensor, outputs: int) -> Tensor:
 
 
 def _launch(volume: Tensor, weights: Tensor, bias: Tensor, target: Tensor, add: bool) -> None:
-    rows = volume.permute(0, 2, 3, 4, 1).contiguous()
+    rows = voxel_rows(volume)
     batch, depth, height, width, inputs = rows.shape
     block, warps = (128, 4) if weights.shape[3] <= 64 else (64, 4)
     _kernel[(triton.cdiv(height * width, block), batch * depth)](

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from gbinet.ops.conv import packed_weight
 
-planes = pytest.importorskip("gbinet.ops.planes_triton", exc_type=ImportError)
+planes = pytest.importorskip("gbinet.ops.conv_planes_triton", exc_type=ImportError)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gbinet.ops.conv import Matrices
+from gbinet.ops.conv import StripWeights
+from gbinet.ops.launch_triton import dot_size
+from gbinet.ops.layout import voxel_rows
 
 # Volumes are [B, D, H, W, C] in memory (channels_last_3d); an image is a volume with D = 1.
 _SIZES = ("height", "width", "rows", "depth")  # a kernel compiled once serves images of all sizes
@@ -123,7 +125,7 @@ def suits(
     return kernel == 3 and stride == 1 and few and half and elements < 2**31
 
 
-def pack(packed: Tensor, bias: Tensor, planes: int) -> Matrices:
+def pack(packed: Tensor, bias: Tensor, planes: int) -> StripWeights:
     """Packed weights [1 or 3, 3, 3, I, O] and bias [O] for volumes of `planes` planes."""
     depth_taps, _, _, inputs, outputs = packed.shape
     by_row = packed.transpose(0, 1)  # [kh, kd, kw, I, O]
@@ -142,20 +144,20 @@ def pack(packed: Tensor, bias: Tensor, planes: int) -> Matrices:
 
 def _padded(
     square: Tensor, bias: Tensor, inputs: int, outputs: int, planes: int, taps: int, depth_taps: int
-) -> Matrices:
+) -> StripWeights:
     """To sizes that products of matrices take."""
     *leading, rows, columns = square.shape
-    high, broad = max(16, triton.next_power_of_2(rows)), max(8, triton.next_power_of_2(columns))
+    high, broad = dot_size(rows), max(8, triton.next_power_of_2(columns))
     weights = square.new_zeros(*leading, high, broad)
     weights[..., :rows, :columns] = square
     wide_bias = bias.new_zeros(broad)
     wide_bias[:columns] = bias
-    return Matrices(weights, wide_bias, inputs, outputs, planes, taps, depth_taps)
+    return StripWeights(weights, wide_bias, inputs, outputs, planes, taps, depth_taps)
 
 
 def conv(
     volume: Tensor,  # [B, I, D, H, W]
-    matrices: Matrices,
+    matrices: StripWeights,
     *,
     dilation: int = 1,  # in space
     relu: bool = True,
@@ -163,12 +165,12 @@ def conv(
     planar: bool = False,  # D = 1, no skip: the result is contiguous, not channels last
 ) -> Tensor:  # [B, O, D, H, W]
     """3x3 or 3x3x3 convolution with 'same' padding."""
-    rows = _rows(volume)
+    rows = voxel_rows(volume)
     batch, planes, height, width, inputs = rows.shape
     assert not planar or (planes == 1 and skip is None)
     m = matrices
     shape = (batch, m.outputs, planes, height, width)
-    skip_rows = None if skip is None else _rows(skip)
+    skip_rows = None if skip is None else voxel_rows(skip)
     output = rows.new_empty(shape if planar else (batch, planes, height, width, m.outputs))
     apart = planes // m.planes
     block = _block(m)
@@ -185,7 +187,7 @@ def conv(
     return output if planar else output.permute(0, 4, 1, 2, 3)
 
 
-def _block(matrices: Matrices) -> int:
+def _block(matrices: StripWeights) -> int:
     """Pixels of a program with four warps: as many as leave room in the registers for several programs."""
     return 128 if matrices.weights.shape[3] <= 8 and matrices.weights.shape[2] <= 32 else 64
 
@@ -194,8 +196,3 @@ def _kind_of(skip: Tensor | None, planes: int) -> int:
     if skip is None:
         return NO_SKIP
     return SKIP_OF_ALL_PLANES if skip.shape[2] == 1 < planes else SKIP
-
-
-def _rows(volume: Tensor) -> Tensor:
-    """[B, C, D, H, W] -> [B, D, H, W, C], contiguous; no copy for channels_last_3d."""
-    return volume.permute(0, 2, 3, 4, 1).contiguous()
