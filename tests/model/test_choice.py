@@ -54,7 +54,7 @@ def test_a_pixel_takes_the_parent_that_it_chose() -> None:
     choice = Choice(cells, torch.randn(1, PARENTS, 12, 12))
     after = search.with_cells(before, choice.cell)
     assert torch.equal(after.cell, cells.gather(1, choice.logits.argmax(1, keepdim=True))[:, 0])
-    assert after.stage == before.stage and after.place is None
+    assert after.stage == before.stage and after.fractional_cell is None
 
 
 def test_the_chosen_parent_brings_the_truth_into_the_bins() -> None:

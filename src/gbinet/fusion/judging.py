@@ -18,7 +18,7 @@ from gbinet.fusion.consistency import agree, enough_sources, transfer
 from gbinet.fusion.duplicates import UsedPixels
 from gbinet.fusion.loading import Loaded
 from gbinet.fusion.points import colours, points_of
-from gbinet.ops.moved import moved
+from gbinet.ops.transfer import to_device
 from gbinet.pointcloud import PointCloud
 
 if TYPE_CHECKING:
@@ -103,11 +103,11 @@ def judge_fast(
     maps = [source.depth.contiguous() for _, source in sources]
     unused = kernels.room(len(sources)) - len(sources)  # rows
     rows = [_numbers(reference.camera, source.camera) for _, source in sources]
-    numbers = moved(torch.tensor(rows + [[0.0] * kernels.NUMBERS] * unused), device)
+    numbers = to_device(torch.tensor(rows + [[0.0] * kernels.NUMBERS] * unused), device)
     places = [
         [m.data_ptr(), 0 if mask is None else mask.data_ptr()] for m, mask in zip(maps, masks, strict=True)
     ]
-    addresses = moved(torch.tensor(places + [[0, 0]] * unused, dtype=torch.int64), device)
+    addresses = to_device(torch.tensor(places + [[0, 0]] * unused, dtype=torch.int64), device)
     needed = torch.full((), config.min_views, device=device)
     if not config.strict_views:
         needed = enough_sources(config.min_views, kernels.in_sight(depth, numbers, len(sources)))
@@ -126,7 +126,7 @@ def judge_fast(
     if marked is not None:
         marked.pack()
     confidence = torch.ones_like(depth) if reference.confidence is None else reference.confidence
-    photo, camera = colours(loaded.photo, depth), moved(_pinhole(reference.camera), device)
+    photo, camera = colours(loaded.photo, depth), to_device(_pinhole(reference.camera), device)
     count, columns = kernels.points(
         mean, fresh, photo.contiguous(), confidence.contiguous(), views, camera, position_type
     )

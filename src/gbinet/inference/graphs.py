@@ -178,17 +178,17 @@ class GraphedNetwork(nn.Module):
             return function(maps, cameras, depth_range, **options)
         # Looks at the cameras' numbers and waits for the device: not while recording.
         options["first_bins"] = options.get("first_bins") or self.first_bins(cameras, depth_range)
-        return self.graphs(_without_places(function), maps, cameras, depth_range, **options)
+        return self.graphs(_without_fractional_cells(function), maps, cameras, depth_range, **options)
 
 
-def _without_places(function: Callable[..., SearchResult]) -> Callable[..., SearchResult]:
-    """Resuming needs only the cells; a graph would keep the memory of the continuous answers too."""
+def _without_fractional_cells(function: Callable[..., SearchResult]) -> Callable[..., SearchResult]:
+    """Resuming needs only the cells; a graph would keep the memory of the fractional ones too."""
 
     @functools.wraps(function)
     def compute(*args: Any, **options: Any) -> SearchResult:
         result = function(*args, **options)
         assert result.state is not None
-        return replace(result, state=replace(result.state, place=None))
+        return replace(result, state=replace(result.state, fractional_cell=None))
 
     return compute
 

@@ -33,7 +33,7 @@ from gbinet.inference.graphs import GraphedNetwork, for_inference
 from gbinet.inference.network_clock import NetworkClock
 from gbinet.inference.prepare import is_packed
 from gbinet.model.gbinet import GBiNet
-from gbinet.ops.moved import Computed, moved, stream_beside
+from gbinet.ops.transfer import Computed, side_stream, to_device
 from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
 from gbinet.scenes.depth_folder import DepthFolder
@@ -163,7 +163,7 @@ class DepthWorker:
         # Beside a network on the CPU one reader keeps up, and only one large photo is unpacked at a time.
         self.reader = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "read")
         self.writer = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "write")
-        self.leaving = stream_beside(self.device)
+        self.write_stream = side_stream(self.device)
 
     # ---- the loop ----
 
@@ -292,7 +292,7 @@ class DepthWorker:
             read = self.images.pop(index).result()  # [H, W, 3]
         except (GBiNetError, OSError) as error:  # of this photo; what fails in the network is not its fault
             raise _UnreadableError(str(error)) from error
-        pixels = moved(read, self.device)
+        pixels = to_device(read, self.device)
         self.keeper.keep_photo(index, pixels)
         image = (pixels.permute(2, 0, 1) / 255).to(self.maps_dtype)
         return self._within_memory(lambda tile: tiles.encode(self.model, image, tile))
@@ -311,7 +311,7 @@ class DepthWorker:
     def _write(self, index: int, depth_map: DepthMap, computed: Computed) -> Path:
         path = self.folder.path(index)
         view = self.scene.views[index]
-        with torch.cuda.stream(self.leaving):
+        with torch.cuda.stream(self.write_stream):
             found = computed.wait_for(depth_map)
             write_depth_map(path, found, (view.original_path or view.image_path).name)
         self.result.computed.append(self.scene.views[index].name)

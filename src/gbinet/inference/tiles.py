@@ -19,7 +19,7 @@ from gbinet.inference.graphs import GraphedNetwork
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet, SearchResult
 from gbinet.model.regulariser import MULTIPLE
-from gbinet.ops.moved import moved
+from gbinet.ops.transfer import to_device
 
 COARSE = 4  # image size / feature size from which on stages see far but need little memory
 OVERLAP = 128  # px on each side of a piece that are computed and thrown away
@@ -108,11 +108,11 @@ def search(
     """
     maps = [tuple(m[None] for m in of_scale) for of_scale in zip(*features, strict=True)]  # [1, C, h, w]
     device = maps[0][0].device
-    ranges = moved(depth_range[None], device)
+    ranges = to_device(depth_range[None], device)
     stages = model.config.stages if stages is None else stages
     coarse_stages = sum(model.config.scale_of(n) >= COARSE for n in range(1, stages + 1))
     given = _batch(cameras, depth_range.device)
-    batch = _moved(given, device)
+    batch = _cameras_to(given, device)
     if tile is None or coarse_stages in (0, stages):  # nothing to cut, or nothing before the cut
         if isinstance(model, GraphedNetwork):  # it would ask the device for the bins, and wait
             bins = model.first_bins(given, depth_range[None])
@@ -148,7 +148,7 @@ def _crop_result(
     return replace(
         whole,
         confidence=whole.confidence[:, rows.start : rows.stop, columns.start : columns.stop],
-        state=replace(whole.state, cell=_crop(cell, scale, camera, rows, columns), place=None),
+        state=replace(whole.state, cell=_crop(cell, scale, camera, rows, columns), fractional_cell=None),
     )
 
 
@@ -157,11 +157,11 @@ def _batch(cameras: Sequence[Camera], device: torch.device) -> Camera:
     relative = [c.to("cpu", torch.float64).relative_to(cameras[0].to("cpu", torch.float64)) for c in cameras]
     K, pose = torch.stack([c.K for c in relative]), torch.stack([c.cam_from_world for c in relative])
     batch = Camera(K[None], pose[None], cameras[0].width, cameras[0].height)
-    return _moved(batch.to(dtype=torch.float32), device)
+    return _cameras_to(batch.to(dtype=torch.float32), device)
 
 
-def _moved(cameras: Camera, device: torch.device) -> Camera:
-    K, pose = moved(cameras.K, device), moved(cameras.cam_from_world, device)
+def _cameras_to(cameras: Camera, device: torch.device) -> Camera:
+    K, pose = to_device(cameras.K, device), to_device(cameras.cam_from_world, device)
     return replace(cameras, K=K, cam_from_world=pose)
 
 

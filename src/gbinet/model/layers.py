@@ -71,7 +71,7 @@ class DeformConv2d(nn.Module):
         nn.init.zeros_(self.offset.bias)
 
     def forward(self, features: Tensor, out: Tensor | None = None) -> Tensor:
-        """[B, C, H, W] -> [B, O, H, W], written to `out` if that is given (ops.deform.room makes it)."""
+        """[B, C, H, W] -> [B, O, H, W], written to `out` if given (memory of ops.deform.empty_output)."""
         return deform.deform_conv2d(features, self.offset(features), self.weight, self.packed, out)
 
 

@@ -1,4 +1,4 @@
-"""Inputs of a chooser and what follows from its answer, in one pass each. Kernels of ops/parents.py."""
+"""Input of the network that chooses parents, and the choice from its logits. Kernels of ops/parents.py."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def confidence_loss(
     """Cross-entropy against what the confidence claims: that the refined depth is right to one pixel of
     reprojection. Mean over the pixels whose depth is known; where nothing is, whatever is said is wrong."""
     known = depth > 0
-    right = known & is_right(search.settled_depth(state).detach(), depth, cameras)
+    right = known & is_right(search.continuous_depth(state).detach(), depth, cameras)
     loss = F.binary_cross_entropy_with_logits(logit[:, 0].float(), right.float(), reduction="none")
     judged = known if complete is None else known | complete[:, None, None]
     total = processes.sum(judged.sum().float()[None]).clamp(min=1)[0]
@@ -146,11 +146,11 @@ def confidence_loss(
 
 def _error_in_cells(state: SearchState, depth: Tensor) -> tuple[Tensor, Tensor]:
     """Error of a state's answers in cells, and where the depth is known and in the range, [B, h, w] each."""
-    assert state.place is not None
+    assert state.fractional_cell is not None
     near, far = state.depth_range[:, :, None, None].unbind(1)  # [B, 1, 1] each
     valid = (depth > near) & (depth < far)
     position = state.grid.to_position(depth.clamp(min=near, max=far), state.depth_range)
-    return (state.place - position * state.grid.cells(state.stage)).abs(), valid
+    return (state.fractional_cell - position * state.grid.cells(state.stage)).abs(), valid
 
 
 def carried(mask: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gbinet.model.checks import evaluating
 from gbinet.model.gbinet import Features, GBiNet, Stage
-from gbinet.model.result import joined
+from gbinet.model.result import combined
 from gbinet.model.search import SearchState
 from gbinet.scenes.batch import Batch
 from gbinet.scenes.transforms import depth_pyramid
@@ -162,7 +162,7 @@ def _stage(
     if model.refiner is not None:
         with torch.no_grad():
             joint = model.config.joint_confidence
-            confidence = joined(model.confidence(stage), walk.confidence, joint)
+            confidence = combined(model.confidence(stage), walk.confidence, joint)
             shown = confidence if joint else confidence / number
         if number == step.stages and model.config.scale_of(number) == 1:
             with precision(step.config, batch):

@@ -24,7 +24,7 @@ from gbinet.model import search
 from gbinet.model.checks import evaluating
 from gbinet.model.gbinet import GBiNet, SearchResult, Stage
 from gbinet.model.geometry import is_right
-from gbinet.model.result import joined
+from gbinet.model.result import combined
 from gbinet.scenes.batch import Batch
 
 
@@ -120,18 +120,18 @@ def predict(
         mask = mask & _inside(model, stage, truth)
         valid[number] = mask[0]
         scale = model.config.scale_of(number)
-        shown = partial(_full_size, size=(height, width), scale=scale, mode=model.enlarging)
+        shown = partial(_full_size, size=(height, width), scale=scale, mode=model.upsample_mode)
         centres[number] = shown(model.centre_depth(stage))[0]
         expectations[number] = shown(model.expected_depth(stage))[0]
         if model.config.smoothing_of(number):
-            smooth[number] = shown(search.settled_depth(stage.next_state))[0]
+            smooth[number] = shown(search.continuous_depth(stage.next_state))[0]
     confidences: dict[int, Tensor] = {}
     if keep_confidences:
         joint = model.config.joint_confidence
         so_far: Tensor | None = None  # [1, H, W]
         for number, stage in enumerate(result.stages, start=1):
             own = model.confidence(stage)[:, 0]
-            so_far = joined(_full_size(own, (height, width), model.config.scale_of(number)), so_far, joint)
+            so_far = combined(_full_size(own, (height, width), model.config.scale_of(number)), so_far, joint)
             confidences[number] = so_far[0] if joint else so_far[0] / number
     image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
     right = is_right(result.depth, truth, batch.cameras) & (truth > 0)
