@@ -31,7 +31,7 @@ def row_of_cameras(views: int, baseline: float, width: int = 64, height: int = 4
 
 
 @given(baseline=st.floats(0.01, 0.3), near=st.floats(1.0, 3.0), extent=st.floats(0.1, 20.0))
-def test_travel_of_parallel_cameras_is_the_difference_of_disparities(
+def test_disparity_span_of_parallel_cameras_is_the_difference_of_disparities(
     baseline: float, near: float, extent: float
 ) -> None:
     far = near + extent
@@ -39,7 +39,7 @@ def test_travel_of_parallel_cameras_is_the_difference_of_disparities(
     assert float(found) == pytest.approx(1.2 * 64 * baseline * (1 / near - 1 / far), rel=1e-3, abs=1e-4)
 
 
-def test_travel_follows_the_projection(make_tiny_scene: Callable[..., Any]) -> None:
+def test_disparity_span_follows_the_projection(make_tiny_scene: Callable[..., Any]) -> None:
     scene = make_tiny_scene(views=4)
     near, far = scene.depth_range.near, scene.depth_range.far
     middle = torch.tensor([[scene.cameras.width / 2, scene.cameras.height / 2]])

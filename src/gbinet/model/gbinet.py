@@ -174,9 +174,9 @@ class GBiNet(nn.Module):
         if last and isinstance(features, list):
             reference = reference.clone()
             features[scale] = maps = reference[:, None]
-        hidden = regulariser.enter(volume, reference)
+        hidden = regulariser.first_layer(volume, reference)
         del volume  # before the other layers need memory
-        logits = regulariser.leave(hidden, *size)
+        logits = regulariser.other_layers(hidden, *size)
         del hidden
         return Stage(state, logits, *self.follow(state, logits), choice)
 

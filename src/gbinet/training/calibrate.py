@@ -134,5 +134,5 @@ def calibrate(
         progress(name)
     before, truth = torch.cat(said), torch.cat(right)
     calibration = fit(before, truth)
-    weights.restate(path, LIKELY, calibration)
+    weights.set_confidence(path, LIKELY, calibration)
     return Calibrated(calibration, reliability(before, truth), reliability(calibration(before), truth))
