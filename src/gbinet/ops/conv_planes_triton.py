@@ -72,7 +72,7 @@ def _conv_kernel(
 
 
 def suits(volume: Tensor, outputs: int) -> bool:
-    """Whether this kernel should serve a 3x3x3 convolution of this volume [B, I, D, H, W]."""
+    """Whether to use this kernel for a 3x3x3 convolution of a volume [B, I, D, H, W]."""
     inputs, planes = volume.shape[1:3]
     elements = volume[0, 0].numel() * max(inputs, outputs)  # indices are 32 bits wide
     return planes * max(inputs, outputs) <= _LARGEST and elements < 2**31
@@ -81,7 +81,7 @@ def suits(volume: Tensor, outputs: int) -> bool:
 def pack(packed: Tensor, bias: Tensor, planes: int) -> tuple[Tensor, Tensor]:
     """Packed weights [3, 3, 3, I, O] and bias [O] for volumes of `planes` planes: [9, KP, NP] and [NP].
 
-    Input plane i gives to output plane o through tap i - o + 1 in depth.
+    Input plane i contributes to output plane o through tap i - o + 1 in depth.
     """
     inputs, outputs = packed.shape[-2:]
     rows = dot_size(planes * inputs)

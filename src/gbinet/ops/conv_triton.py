@@ -220,12 +220,12 @@ def conv_transpose3d_into(
 
 
 def _stages(inputs: int, outputs: int) -> int:
-    """Of loading ahead: not worth it for few channels, no room in shared memory for many."""
+    """Stages of loading ahead: not worth it for few channels, too much shared memory for many."""
     return 2 if inputs > 32 and inputs * outputs < 128 * 128 else 1
 
 
 def _block(rows: Tensor) -> int:
-    """Voxels per program; float32 takes twice the shared memory, and few use it."""
+    """Voxels per program; float32 takes twice the shared memory, and is rarely used."""
     return 128 if rows.element_size() == 2 else 32
 
 

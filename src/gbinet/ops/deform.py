@@ -47,14 +47,14 @@ def deform_conv2d_plain(features: Tensor, offsets: Tensor, weight: Tensor) -> Te
     (or float64 for float64 features) whatever the type of the features.
     """
     height, width = features.shape[-2:]
-    exact = torch.promote_types(offsets.dtype, torch.float32)
-    x, y = pixel_centres(height, width, device=features.device, dtype=exact).unbind(-1)  # [H, W] each
+    dtype = torch.promote_types(offsets.dtype, torch.float32)
+    x, y = pixel_centres(height, width, device=features.device, dtype=dtype).unbind(-1)  # [H, W] each
     output: Tensor | None = None
     for tap in range(9):
         dy, dx = tap // 3 - 1, tap % 3 - 1
-        across = (x + dx + offsets[:, 2 * tap + 1]) * (2 / width) - 1  # -1, 1: left and right border
-        down = (y + dy + offsets[:, 2 * tap]) * (2 / height) - 1
-        sampled = sample(features, torch.stack([across, down], dim=-1))  # [B, C, H, W]
+        grid_x = (x + dx + offsets[:, 2 * tap + 1]) * (2 / width) - 1  # -1, 1: left and right border
+        grid_y = (y + dy + offsets[:, 2 * tap]) * (2 / height) - 1
+        sampled = sample(features, torch.stack([grid_x, grid_y], dim=-1))  # [B, C, H, W]
         term = F.conv2d(sampled, weight[:, :, tap // 3, tap % 3, None, None])
         output = term if output is None else output + term
     assert output is not None

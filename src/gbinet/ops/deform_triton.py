@@ -158,8 +158,8 @@ class SampledConvolution(torch.autograd.Function):
         taps = taps_of(weight.to(features.dtype))
         batch, height, width, _ = features_last.shape
         # Feature maps differ little between neighbouring hypotheses: autocast must not round them.
-        kind = torch.float32 if torch.is_autocast_enabled(features.device.type) else features.dtype
-        output = features_last.new_empty(batch, height, width, weight.shape[0], dtype=kind)
+        dtype = torch.float32 if torch.is_autocast_enabled(features.device.type) else features.dtype
+        output = features_last.new_empty(batch, height, width, weight.shape[0], dtype=dtype)
         pixels, block = batch * height * width, 64
         _forward_kernel[(triton.cdiv(pixels, block),)](
             features_last, offsets_last, taps, output, pixels, height, width, **_sizes(taps, block),
@@ -185,8 +185,8 @@ class SampledConvolution(torch.autograd.Function):
             **_sizes(taps, block), num_stages=1,
         )  # fmt: skip
         grad_weight = grad_taps.reshape(3, 3, *taps.shape[1:]).permute(3, 2, 0, 1).to(ctx.weight_type)
-        to_features = grad_features.to(features.dtype).permute(0, 3, 1, 2)
-        return to_features, grad_offsets.permute(0, 3, 1, 2), grad_weight
+        grad_features = grad_features.to(features.dtype)
+        return grad_features.permute(0, 3, 1, 2), grad_offsets.permute(0, 3, 1, 2), grad_weight
 
 
 def forward_into(features: Tensor, offsets: Tensor, taps: Tensor, output: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Warp and group-wise correlation in one pass: no warped volume is ever written. See ops/warp.py."""
+"""Warp and group-wise correlation in one pass, without a warped volume in memory. See ops/warp.py."""
 
 from __future__ import annotations
 
@@ -124,12 +124,12 @@ def correlate(
     transform: Tensor,  # [S, B, 12]
     depth: Tensor,  # [B, D, H, W]
     groups: int,
-    kind: torch.dtype | None = None,
+    dtype: torch.dtype | None = None,  # of the result; None: the features'
 ) -> Tensor:  # [S, B, D, H, W, G]
     bins, height, width = depth.shape[1:]
     channels = reference.shape[-1]
     shape = (len(sources), len(reference), bins, height, width, groups)
-    output = reference.new_empty(shape, dtype=kind or reference.dtype)
+    output = reference.new_empty(shape, dtype=dtype or reference.dtype)
     _forward_kernel[_grid(reference)](
         reference, sources, transform, depth, output, *_arguments(reference, sources, bins),
         C=channels, G=groups, **_cut(channels),
@@ -157,8 +157,8 @@ def correlate_backward(
 
 
 def _cut(channels: int) -> dict[str, int]:
-    """Pixels of a program, and its warps. Values of 8 channels change threads many times, for which the warps
-    of a program would wait for each other."""
+    """Pixels of a program, and its warps. With 8 channels, values move between threads often, which is faster
+    within one warp."""
     if channels <= 8:
         return {"BLOCK": 32, "num_warps": 1}
     return {"BLOCK": max(16, 1024 // channels), "num_warps": 4}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gbinet import ops
 from gbinet.camera import Camera, pixel_centres
-from gbinet.render.parallel import in_parallel
+from gbinet.ops.threads_cpu import in_threads
 
 EMPTY = torch.iinfo(torch.int64).max  # key of a pixel that sees nothing
 NEAR = 1e-3  # in world units: nothing nearer to the camera is seen
@@ -40,7 +40,7 @@ def visible_keys(
 
         return fast.visible_keys(vertices, faces, cameras)
     views = [cameras[v] for v in range(cameras.K.shape[0])]
-    return torch.stack(in_parallel(lambda view: _one_view(vertices, faces, view), views, vertices.device))
+    return torch.stack(in_threads(lambda view: _one_view(vertices, faces, view), views, vertices.device))
 
 
 def face_index(keys: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gbinet import ops
 from gbinet.camera import Camera
+from gbinet.ops.threads_cpu import in_threads
 from gbinet.render import scenery
-from gbinet.render.parallel import in_parallel
 from gbinet.render.rasterise import face_index, ray_terms, transform, visible_keys
 from gbinet.render.scenery import RenderScene
 from gbinet.render.texture import sample
@@ -119,7 +119,7 @@ def shade(scene: RenderScene, cameras: Camera, faces: Tensor) -> Tensor:
         colour[part][missed] = surroundings(scene, F.normalize(ray[part][missed], dim=-1), 1.0)
         colour[part][seen] = _shade_hits(scene, flat[part][seen], centres[view], ray[part][seen], pixel[view])
 
-    in_parallel(fill, range(0, len(flat), step), ray.device)
+    in_threads(fill, range(0, len(flat), step), ray.device)
     return colour.view(views, height, width, 3)
 
 
