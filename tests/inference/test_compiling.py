@@ -135,7 +135,7 @@ first = asked()
 after_first = len(calls)
 again = asked()
 after_second = len(calls)
-compilers._touched = lambda folder: "other"
+compilers._state_of = lambda folder: "other"
 asked()
 print(first == again, after_second == after_first, len(calls) > after_second)
 """
@@ -143,7 +143,7 @@ print(first == again, after_second == after_first, len(calls) > after_second)
 
 
 @pytest.mark.slow
-def test_who_is_told_how_far_it_is_may_give_up(tmp_path: Path) -> None:
+def test_an_error_of_the_progress_callback_ends_compiling(tmp_path: Path) -> None:
     script = """
 import os
 from pathlib import Path
@@ -176,9 +176,9 @@ from pathlib import Path
 from gbinet.fusion.fuse import FusionConfig
 from gbinet.fusion.judging import rehearse
 from gbinet.inference.compilers import Compilers
-from gbinet.inference.compiling import noting_launches
+from gbinet.inference.compiling import recording_launches
 
-with Compilers(Path(CACHE)) as compilers, noting_launches(compilers.submit):
+with Compilers(Path(CACHE)) as compilers, recording_launches(compilers.submit):
     rehearse(FusionConfig(), torch.device("cpu"))
     print(compilers._process.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

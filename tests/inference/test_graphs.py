@@ -118,7 +118,7 @@ def test_where_recording_fails_it_is_computed(
     monkeypatch.setattr(torch.cuda, "graph", failing)
     for i in range(3):
         assert graphs(recorder.double, torch.tensor([float(i)]), name="new").values == 2 * i
-    assert len(graphs) == 0 and not graphs._held and "out of memory" in caplog.text  # memory is given back
+    assert len(graphs) == 0 and not graphs._buffers and "out of memory" in caplog.text  # memory is given back
     assert graphs(recorder.double, torch.tensor([7.0]), name="recorded").values == 14
 
 

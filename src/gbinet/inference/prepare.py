@@ -22,16 +22,16 @@ def prepare(
     device: torch.device | str,
     dtype: torch.dtype | None = None,  # None: float16 on CUDA, float32 elsewhere
 ) -> Network:
-    """The same network of the same class, faster and smaller; the given one is left alone.
+    """A copy of the same class, faster and smaller, with the same depth up to rounding.
 
-    Geometry stays in float32. It gives the same depth up to rounding, and can be neither trained nor saved.
-    bfloat16 on a CPU is for the 3D U-Nets, most of the work there: in the features it would cost accuracy.
+    It can be neither trained nor saved. Geometry stays in float32. On a CPU, bfloat16 is used in the 3D
+    U-Nets only, which are most of the work: in the features it would cost accuracy.
     """
     device = torch.device(device)
     dtype = dtype or (torch.float16 if device.type == "cuda" else torch.float32)
     ready = fold_batch_norms(model).to(device)
     for module in ready.modules():
-        if isinstance(module, ViewWeight):  # before rounding: its biases stay float32
+        if isinstance(module, ViewWeight):  # before the conversion: its biases stay float32
             module.pack(dtype)
     if device.type == "cpu" and dtype == torch.bfloat16:
         ready.regularisers.to(dtype)
@@ -47,7 +47,7 @@ def prepare(
 
 
 def fold_batch_norms(model: Module) -> Module:
-    """A copy in eval mode whose convolutions contain their batch norms: fewer passes over memory."""
+    """A copy in eval mode with batch norms merged into convolutions: fewer passes over memory."""
     folded = copy.deepcopy(model).eval()
     for module in folded.modules():
         if isinstance(module, Block):
@@ -56,5 +56,5 @@ def fold_batch_norms(model: Module) -> Module:
 
 
 def is_packed(network: nn.Module) -> bool:
-    """Whether a network will run on the fused kernels."""
+    """Whether a network uses the fused kernels."""
     return any(getattr(module, "packed", None) is not None for module in network.modules())
