@@ -141,7 +141,7 @@ class Trainer:
         self.report = report
         self.stop_requested = False
         self.model = initial_weights(config, resume, network).to(device).train()
-        processes.same_weights(self.model)
+        processes.broadcast_weights(self.model)
         if processes.count > 1:
             synchronise_batch_norm(self.model)
         to_channels_last(self.model)
