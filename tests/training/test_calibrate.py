@@ -18,7 +18,7 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.model.geometry import is_right
 from gbinet.render.validation import LIFE_SCENES, SCENES
 from gbinet.training import calibrate as calibration
-from gbinet.training.calibrate import LIKELY, calibrate, fit, held_back, pooled
+from gbinet.training.calibrate import MIN_CONFIDENCE, calibrate, fit, held_back, isotonic
 
 # ---- what is right -----------------------------------------------------------------------------------------
 
@@ -51,9 +51,9 @@ def test_the_truth_is_right_and_nothing_behind_a_source_is() -> None:
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0.1, 5)), min_size=1, max_size=40))
 def test_pooling_gives_the_nearest_sequence_that_never_falls(pairs: list[tuple[float, float]]) -> None:
     values, weights = (np.array(column) for column in zip(*pairs, strict=True))
-    found = pooled(values, weights)
+    found = isotonic(values, weights)
     assert (np.diff(found) >= 0).all()
-    assert np.allclose(pooled(found, weights), found)
+    assert np.allclose(isotonic(found, weights), found)
     # Of a projection onto a cone: the rest is orthogonal to the result, and at an obtuse angle to the cone.
     rest = weights * (values - found)
     assert abs(rest @ found) < 1e-8
@@ -88,7 +88,7 @@ def test_a_weights_file_is_calibrated(tmp_path: Path, monkeypatch: pytest.Monkey
     seen: list[str] = []
     found = calibrate(path, progress=seen.append)
     loaded = GBiNet.from_pretrained(path)
-    assert len(seen) == 3 and loaded.min_confidence == LIKELY
+    assert len(seen) == 3 and loaded.min_confidence == MIN_CONFIDENCE
     assert loaded.calibration is not None
     assert loaded.calibration.to_dict() == found.calibration.to_dict()
     assert found.after.error < 0.05 < found.before.error
