@@ -1,4 +1,4 @@
-"""Which sources see what the reference sees: the truth for view weights."""
+"""Which sources see what the reference sees: ground truth for view weights."""
 
 from __future__ import annotations
 
