@@ -195,7 +195,7 @@ def parents(state: SearchState, height: int, width: int) -> Tensor:
 
     Its own (as `upsample` gives it), then the nearest and the farthest of the 3x3 coarse pixels around it.
     """
-    own = upsample(state, height, width).cell
+    own = upsample(state, height, width).cell  # [B, H, W]
     return torch.cat([own[:, None], local_extrema(state.cell, 1, (height, width))], dim=1)
 
 

@@ -121,8 +121,8 @@ def suits(
     kernel, inputs, outputs = packed.shape[2:]
     elements = volume[0, 0].numel() * max(inputs, outputs)  # indices are 32 bits wide
     few = inputs <= 24 and outputs <= 32
-    half = volume.element_size() == 2  # float32: too much shared memory, and minutes to compile
-    return kernel == 3 and stride == 1 and few and half and elements < 2**31
+    is_half = volume.element_size() == 2  # float32: too much shared memory, and minutes to compile
+    return kernel == 3 and stride == 1 and few and is_half and elements < 2**31
 
 
 def pack(packed: Tensor, bias: Tensor, planes: int) -> StripWeights:

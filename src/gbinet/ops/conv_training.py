@@ -76,26 +76,26 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx: Any, volume: Tensor, weight: Tensor, bias: Tensor | None, dilation: int) -> Tensor:
         from gbinet.ops import conv_strips_triton
 
-        half = weight.to(volume.dtype)
-        ctx.save_for_backward(volume, half)
+        cast_weight = weight.to(volume.dtype)
+        ctx.save_for_backward(volume, cast_weight)
         ctx.dilation = dilation
         ctx.weight_dtype, ctx.bias_dtype = weight.dtype, None if bias is None else bias.dtype
-        matrices = _strips(half, bias, volume.shape[2], backwards=False)
+        matrices = _strips(cast_weight, bias, volume.shape[2], backwards=False)
         return conv_strips_triton.conv(volume, matrices, dilation=dilation, relu=False)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         from gbinet.ops import conv_strips_triton, conv_weight_triton
 
-        volume, half = ctx.saved_tensors
+        volume, cast_weight = ctx.saved_tensors
         grad_volume = None
         if ctx.needs_input_grad[0]:
-            matrices = _strips(half, None, volume.shape[2], backwards=True)
+            matrices = _strips(cast_weight, None, volume.shape[2], backwards=True)
             grad_volume = conv_strips_triton.conv(upstream, matrices, dilation=ctx.dilation, relu=False)
         taps, sums = conv_weight_triton.weight_gradient(
-            volume, upstream, 3 if half.dim() == 5 else 1, dilation=ctx.dilation
+            volume, upstream, 3 if cast_weight.dim() == 5 else 1, dilation=ctx.dilation
         )
-        grad_weight = taps.transpose(0, 1).reshape(half.shape).to(ctx.weight_dtype)
+        grad_weight = taps.transpose(0, 1).reshape(cast_weight.shape).to(ctx.weight_dtype)
         grad_bias = None if ctx.bias_dtype is None else sums.to(ctx.bias_dtype)
         return grad_volume, grad_weight, grad_bias, None
 
@@ -105,19 +105,21 @@ class _StrideTwo(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, volume: Tensor, weight: Tensor, transposed: bool) -> Tensor:
-        half = weight.to(volume.dtype)
-        ctx.save_for_backward(volume, half)
+        cast_weight = weight.to(volume.dtype)
+        ctx.save_for_backward(volume, cast_weight)
         ctx.weight_dtype, ctx.transposed = weight.dtype, transposed
-        return _transposed(volume, half) if transposed else _strided(volume, half)
+        return _transposed(volume, cast_weight) if transposed else _strided(volume, cast_weight)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
         from gbinet.ops import conv_weight_triton
 
-        volume, half = ctx.saved_tensors
+        volume, cast_weight = ctx.saved_tensors
         fine, coarse = (upstream, volume) if ctx.transposed else (volume, upstream)
         taps, _ = conv_weight_triton.weight_gradient(fine, coarse, 3, stride=2)
-        grad_volume = _strided(upstream, half) if ctx.transposed else _transposed(upstream, half)
+        grad_volume = (
+            _strided(upstream, cast_weight) if ctx.transposed else _transposed(upstream, cast_weight)
+        )
         return grad_volume, taps.transpose(0, 1).to(ctx.weight_dtype), None
 
 

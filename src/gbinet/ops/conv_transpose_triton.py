@@ -64,8 +64,8 @@ def _kernel(
 def suits(volume: Tensor, outputs: int) -> bool:
     """Whether to use this kernel for a volume [B, I, D, H, W]."""
     elements = volume[0, 0].numel() * max(volume.shape[1], 4 * outputs)  # indices are 32 bits wide
-    half = volume.element_size() == 2  # float32 takes minutes to compile
-    return outputs <= _LARGEST and half and elements < 2**31
+    is_half = volume.element_size() == 2  # float32 takes minutes to compile
+    return outputs <= _LARGEST and is_half and elements < 2**31
 
 
 def pack(packed: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

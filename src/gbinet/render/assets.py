@@ -128,13 +128,13 @@ def _pick(rng: Generator, paths: Sequence[Path]) -> Path:
 
 
 def is_thin(name: str) -> bool:
-    """Is the object of this name thin? The last word that tells decides: a plant pot is a pot."""
+    """Whether the object of this name is thin. The last known word decides: a plant pot is a pot."""
     thin = False
     for word in re.findall("[a-z]+", name.lower()):
-        one = word.removesuffix("s")
-        if one in SOLID_WORDS:
+        singular = word.removesuffix("s")
+        if singular in SOLID_WORDS:
             thin = False
-        elif one in THIN_WORDS or one.endswith(THIN_ENDINGS):
+        elif singular in THIN_WORDS or singular.endswith(THIN_ENDINGS):
             thin = True
     return thin
 
@@ -148,11 +148,12 @@ def libraries(root: Path) -> list[Path]:
 
 
 def _parts(roots: list[Path], name: str, held_out: bool) -> tuple[Path, ...]:
-    found: list[Path] = []
+    """The files for training, or those held out, in a folder of each library."""
+    paths: list[Path] = []
     for folder in (root / name for root in roots if (root / name).is_dir()):
         names = sorted(p for p in folder.iterdir() if p.suffix.lower() in FOLDERS[name])
-        found += [p for i, p in enumerate(names) if (i % HELD_OUT_EVERY == 0) == held_out]
-    return tuple(found)
+        paths += [p for i, p in enumerate(names) if (i % HELD_OUT_EVERY == 0) == held_out]
+    return tuple(paths)
 
 
 def _why_empty(roots: list[Path]) -> str:

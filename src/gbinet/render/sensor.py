@@ -30,10 +30,12 @@ class SensorConfig:
 
     def under(self, amounts: Mapping[str, float]) -> SensorConfig:
         """The sensor in a sample with these difficulties."""
-        given = {name: amounts[name] for name in ("exposure", "dim", "motion", "defocus") if name in amounts}
-        if "exposure" in given:  # photos of different exposure differ in colour, too
-            given["balance"] = 3 * self.balance
-        return replace(self, **given)
+        changes = {
+            name: amounts[name] for name in ("exposure", "dim", "motion", "defocus") if name in amounts
+        }
+        if "exposure" in changes:  # photos of different exposure differ in colour, too
+            changes["balance"] = 3 * self.balance
+        return replace(self, **changes)
 
 
 IDEAL = SensorConfig(0, 0, 0, 0, 0, 0)
@@ -107,8 +109,8 @@ def discs(radii: np.ndarray) -> np.ndarray:
     """Blur kernels [V, k, k]: discs of these radii in pixels."""
     reach = int(np.ceil(radii.max() + 0.5))
     grid = np.arange(-reach, reach + 1)
-    away = np.hypot(grid[:, None], grid[None])
-    kernels = np.clip(radii[:, None, None] + 0.5 - away, 0, 1)
+    distance = np.hypot(grid[:, None], grid[None])
+    kernels = np.clip(radii[:, None, None] + 0.5 - distance, 0, 1)
     return np.asarray(kernels / kernels.sum((1, 2), keepdims=True))
 
 

@@ -62,8 +62,8 @@ def render_depth(scene: RenderScene, cameras: Camera) -> tuple[Tensor, Tensor]:
     faces = face_index(keys).view(len(keys), -1)  # [V, H * W]
     centres, rays = world_rays(cameras, torch.float64)
     axes = cameras.cam_from_world[:, 2, :3].double()
-    found = [_meet(scene, faces[v], centres[v], rays[v].view(-1, 3), axes[v]) for v in range(len(keys))]
-    depth, normals = (torch.stack(x) for x in zip(*found, strict=True))
+    hits = [_meet(scene, faces[v], centres[v], rays[v].view(-1, 3), axes[v]) for v in range(len(keys))]
+    depth, normals = (torch.stack(x) for x in zip(*hits, strict=True))
     return depth.view(keys.shape), normals.view(*keys.shape, 3)
 
 
@@ -192,10 +192,10 @@ def _shadow(scene: RenderScene, index: int, point: Tensor, normal: Tensor, dista
     x, y = x.clamp(0, size - 1.001), y.clamp(0, size - 1.001)
     x0, y0 = x.floor(), y.floor()
     fx, fy = x - x0, y - y0
-    place = (y0 * size + x0).long()
+    corner = (y0 * size + x0).long()
     limit = local[:, 2] - 1.5 * texel[:, 0]
     depths = scene.shadows[index].view(-1)
-    lit = [(depths[place + step] > limit).float() for step in (0, 1, size, size + 1)]
+    lit = [(depths[corner + step] > limit).float() for step in (0, 1, size, size + 1)]
     top, bottom = lit[0] + (lit[1] - lit[0]) * fx, lit[2] + (lit[3] - lit[2]) * fx
     return torch.where(inside, top + (bottom - top) * fy, 1.0)[:, None]
 

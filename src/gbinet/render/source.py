@@ -183,9 +183,9 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     lifelike = scene.difficulties is not None
     amounts = config.difficulties.drawn(OF_SAMPLES, *key) if lifelike else {}
     rng = generator(*key, "sample")
-    forced = True if config.dtu_like and not lifelike else None
+    dtu_like = True if config.dtu_like and not lifelike else None
     size = (config.width, config.height)
-    rig = draw_rig(rng, scene.kind, scene.layout, config.views, *size, forced, Habits.of(amounts))
+    rig = draw_rig(rng, scene.kind, scene.layout, config.views, *size, dtu_like, Habits.of(amounts))
     whole = rig.cameras[:1]
     sizes = amounts.get("sizes", 1.0)
     if max(config.zoom, sizes) > 1:
@@ -193,14 +193,14 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     cameras = rig.cameras.to(scene.device, torch.float32)
     depth, _ = render_depth(scene, cameras[:1])
     light, keys = colour_and_keys(scene, cameras)
-    given = cameras  # to the network
+    network_cameras = cameras  # what the network is given
     if "calibration" in amounts:
         largest = amounts["calibration"]
         wrong = perturb(generator(*key, "calibration"), rig.cameras, depth[0], rig.distance, largest)
-        given, light = wrong.cameras.to(dtype=torch.float32), wrong.distorted(light)
+        network_cameras, light = wrong.cameras.to(dtype=torch.float32), wrong.distorted(light)
     sensor = config.sensor.under(amounts)
-    behind = key_depth(keys[:, ::SUPERSAMPLING, ::SUPERSAMPLING]) if sensor.defocus else None
-    images = expose(light, generator(*key, "sensor"), sensor, behind)
+    sample_depth = key_depth(keys[:, ::SUPERSAMPLING, ::SUPERSAMPLING]) if sensor.defocus else None
+    images = expose(light, generator(*key, "sensor"), sensor, sample_depth)
     # The range is of the whole image, of which a window shows a part; at a low resolution, which is enough.
     content = depth if config.zoom == 1 else render_depth(scene, _smaller(whole).to(dtype=torch.float32))[0]
     limits = depth_range(generator(*key, "range"), content[0], rig)
@@ -209,13 +209,13 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     visible = visible_in_sources(cameras, depth[0], key_depth(keys)) if config.visibility else None
     scale = 1000.0 if rig.dtu_like else log_uniform(rng, 0.01, 2000)
     return Sample(
-        images,
-        in_unit(given, scale),
-        limits * scale,
-        depth[0] * scale,
-        f"{scene.kind}-{scene.seed}-{key[1]}",
-        visible,
-        (*(scene.difficulties or ()), *amounts),
+        images=images,
+        cameras=in_unit(network_cameras, scale),
+        depth_range=limits * scale,
+        depth=depth[0] * scale,
+        name=f"{scene.kind}-{scene.seed}-{key[1]}",
+        visible=visible,
+        difficulties=(*(scene.difficulties or ()), *amounts),
     )
 
 

@@ -90,11 +90,11 @@ def resumed_config(out: Path) -> TrainConfig:
     return TrainConfig.from_dict(_record(newest(out))["config"])  # type: ignore[arg-type]
 
 
-def check_same_run(state: Path, given: TrainConfig) -> None:
+def check_same_run(state: Path, config: TrainConfig) -> None:
     """Refuse to resume with options that would make another run than the checkpoint's."""
     # Options that were added since the run was started have their defaults in it.
     defaults = _flat(TrainConfig().to_dict())
-    stored, now = defaults | _flat(_record(state)["config"]), _flat(given.to_dict())
+    stored, now = defaults | _flat(_record(state)["config"]), _flat(config.to_dict())
     changed = [
         f"{flag(k)} (was {stored.get(k)}, now {now.get(k)})"
         for k in {**stored, **now}
@@ -138,11 +138,11 @@ def load(state: Path, model: GBiNet, optimiser: Optimiser) -> TrainProgress:
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], state: Path) -> None:
     """Copy in place, to keep the layout of the weights and the shared memory of the statistics."""
-    own = model.state_dict()
-    if set(own) != set(tensors) or any(own[k].shape != tensors[k].shape for k in own):
+    current = model.state_dict()
+    if set(current) != set(tensors) or any(v.shape != tensors[k].shape for k, v in current.items()):
         raise FormatError(state, "the checkpoint is of another network than this run's configuration says")
     with torch.no_grad():
-        for key, value in own.items():
+        for key, value in current.items():
             value.copy_(tensors[key])
 
 

@@ -122,8 +122,8 @@ class TrainConfig:
 
     def with_length(self) -> TrainConfig:
         """The same run, an hour long if no option sets its length."""
-        given = self.total_steps or self.total_minutes or self.epochs or self.minutes
-        return self if given else replace(self, total_minutes=HOUR)
+        has_length = self.total_steps or self.total_minutes or self.epochs or self.minutes
+        return self if has_length else replace(self, total_minutes=HOUR)
 
     def stage_weight(self, stage: int) -> float:
         """Weight of the loss of a stage, counted from 1."""

@@ -122,13 +122,13 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training:
             return super().forward(input)
         axes = [0, *range(2, input.dim())]
-        wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
-        count = wide.new_tensor([input.numel() / input.shape[1]])
-        sums = _sum_over_processes(torch.cat([wide.sum(axes), count]))
+        values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        count = values.new_tensor([input.numel() / input.shape[1]])
+        sums = _sum_over_processes(torch.cat([values.sum(axes), count]))
         total = sums[-1]
         mean = sums[:-1] / total  # [C]
         shape = (1, -1) + (1,) * (input.dim() - 2)
-        centred = wide - mean.view(shape)
+        centred = values - mean.view(shape)
         # Squared deviations in a second pass, to avoid cancellation, as in torch's own batch norm.
         variance = _sum_over_processes(centred.square().sum(axes)) / total
         with torch.no_grad():

@@ -156,8 +156,7 @@ class Trainer:
             self.progress = checkpoint.load(state, self.model, self.optimiser)
         self.seconds_before = self.progress.seconds
         self.stream = stream or open_stream(config, processes, device)
-        self._given_validation = validation
-        self._samples: Sequence[Batch] | None = None
+        self._samples = validation
         self.tracker = Tracker(out, config.tensorboard) if processes.is_main else _SilentTracker()
         self.validation: Validation | None = None
         self.validation_seconds = 0.0
@@ -318,10 +317,9 @@ class Trainer:
 
     def validation_samples(self) -> Sequence[Batch]:
         if self._samples is None:
-            given = self._given_validation
             # On a CPU a rendered scene of full size takes minutes: there it has the size of training samples.
             size = FULL_SIZE if self.device.type == "cuda" else (self.config.width, self.config.height)
-            self._samples = validation_batches(self.config, self.device, size) if given is None else given
+            self._samples = validation_batches(self.config, self.device, size)
         return self._samples
 
     def best_weights(self) -> GBiNet:
