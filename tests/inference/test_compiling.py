@@ -1,4 +1,4 @@
-"""Kernels are compiled ahead: found by calling the code with nothing in its tensors, and never launched.
+"""Kernels are compiled in advance: found by calling the code with tensors without data, never launched.
 
 Each test is a process of its own, without Triton's interpreter and with a driver that has no GPU.
 """
@@ -84,7 +84,7 @@ print(here, sorted(compiled[here:]))
 
 
 @pytest.mark.parametrize("processes", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_kernels_are_compiled_ahead_and_found_by_those_who_launch_them(
+def test_kernels_compiled_in_advance_are_found_when_they_are_launched(
     tmp_path: Path, processes: bool
 ) -> None:
     """By processes that have no GPU; by this one where none can be started."""
@@ -168,7 +168,7 @@ except ChildProcessError:
 
 
 @pytest.mark.slow
-def test_compilers_end_with_whoever_asked_for_them(tmp_path: Path) -> None:
+def test_compilers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     """Also when that one is killed and can say nothing."""
     script = """
 import os, signal, sys
@@ -204,7 +204,7 @@ def _alive(group: int) -> bool:
 
 
 @pytest.mark.slow
-def test_the_network_can_be_called_with_nothing_in_its_tensors() -> None:
+def test_the_network_can_be_called_with_tensors_without_data() -> None:
     script = """
 from gbinet.inference.compiling import MapKind, _trace
 from gbinet.inference.predictor import DepthConfig

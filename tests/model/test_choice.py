@@ -40,7 +40,7 @@ def test_own_parent_lies_between_the_nearest_and_the_farthest(seed: int) -> None
     assert bool(torch.isin(nearest, cells).all()) and bool(torch.isin(farthest, cells).all())
 
 
-def test_both_sides_of_an_edge_are_on_offer() -> None:
+def test_both_sides_of_an_edge_are_among_the_parents() -> None:
     parents = search.parents(state(two_sides()), 12, 12)[0]
     beside = parents[:, :, 4:8]  # two finer pixels on each side
     assert bool((beside[1] == 10).all()) and bool((beside[2] == 50).all())

@@ -55,7 +55,7 @@ def test_disparity_span_follows_the_projection(make_tiny_scene: Callable[..., An
     )
 
 
-def test_travel_past_a_camera_is_a_diagonal_at_most() -> None:
+def test_disparity_span_past_a_camera_is_a_diagonal_at_most() -> None:
     cameras = row_of_cameras(2, 0.2)
     cameras.cam_from_world[0, 1, 2, 3] = -5.0  # the source stands in the middle of the range
     found = float(disparity_span(cameras, torch.tensor([[1.0, 10.0]])))
@@ -64,7 +64,7 @@ def test_travel_past_a_camera_is_a_diagonal_at_most() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(baseline=st.floats(0.001, 2.0), spacing=st.floats(0.2, 4.0))
-def test_bins_are_as_close_as_asked_or_as_many_as_there_may_be(baseline: float, spacing: float) -> None:
+def test_bins_have_the_configured_spacing_or_their_largest_number(baseline: float, spacing: float) -> None:
     model = GBiNet(replace(ADAPTIVE, first_spacing=spacing))
     cameras, limits = row_of_cameras(3, baseline), torch.tensor([[1.0, 4.0]])
     bins = model.first_bins(cameras, limits)
@@ -74,7 +74,7 @@ def test_bins_are_as_close_as_asked_or_as_many_as_there_may_be(baseline: float, 
     assert bins == 8 or distance / (bins - 8) > spacing  # and not more than it takes
 
 
-def test_search_uses_them_and_tiles_use_the_same() -> None:
+def test_search_and_tiles_use_the_same_first_bins() -> None:
     torch.manual_seed(0)
     model = GBiNet(ADAPTIVE).eval()
     cameras = row_of_cameras(2, 0.4, width=256, height=192)

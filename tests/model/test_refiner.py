@@ -79,7 +79,7 @@ def test_what_the_refiner_adds_moves_the_depth_by_so_many_cells() -> None:
 
 
 @torch.inference_mode()
-def test_other_read_outs_and_coarse_stages_pass_the_refiner_by() -> None:
+def test_other_read_outs_and_coarse_stages_do_not_use_the_refiner() -> None:
     model, inputs = network(), views()
     plain = network(SMOOTH)
     plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("refiner.")})

@@ -169,7 +169,9 @@ def test_bin_width_after_k_stages_is_the_papers(bins: int) -> None:
 
 
 @given(st.sampled_from((2, 4, 6)), st.booleans(), st.integers(1, 5), st.integers(0, 2**31))
-def test_what_a_wrong_neighbour_costs(bins: int, inverse: bool, stages: int, seed: int) -> None:
+def test_how_far_tolerance_bins_correct_a_wrong_neighbour(
+    bins: int, inverse: bool, stages: int, seed: int
+) -> None:
     """D=2 has no tolerance: the truth is lost. D=4 covers the near half of the neighbour, D=6 all of it."""
     grid = SearchGrid(bins, bins, inverse)
     depth_range = torch.tensor([[1.0, 9.0], [425.0, 935.0]])
@@ -334,7 +336,7 @@ def test_impossible_bins_are_refused(bins: int, first: int) -> None:
         SearchGrid(bins, first)
 
 
-def test_a_search_deeper_than_numbers_can_tell_is_refused() -> None:
+def test_a_search_beyond_the_precision_of_float32_is_refused() -> None:
     state = search.start(SearchGrid(), torch.tensor([[1.0, 2.0]]), 1, 1)
     with pytest.raises(InputError, match="stage"):
         for _ in range(60):

@@ -89,7 +89,7 @@ def test_of_volumes(
     agree(result, expected if skip == "none" else expected + extra)
 
 
-def test_what_it_leaves_to_others() -> None:
+def test_what_other_kernels_compute() -> None:
     def suits(inputs: int, side: int, kernel: int = 3, stride: int = 1, bits: int = 16) -> bool:
         dtype = {16: torch.float16, 32: torch.float32}[bits]
         volume = torch.empty(1, inputs, 4, side, side, device="meta", dtype=dtype)

@@ -25,7 +25,7 @@ def test_adds_into_its_target(inputs: int, outputs: int, planes: int, kernel_dev
     torch.testing.assert_close(target.float(), expected, rtol=1e-3, atol=1e-3)  # rounded once, at the end
 
 
-def test_what_is_too_large_is_left_to_others() -> None:
+def test_too_large_volumes_do_not_suit() -> None:
     def volume(channels: int, height: int, width: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
         return torch.empty(1, channels, 4, height, width, device="meta", dtype=dtype)
 

@@ -91,5 +91,5 @@ def test_merge(kernel_device: torch.device) -> None:
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_kernels_of_one_voxel_are_not_packed(kernel_device: torch.device) -> None:
+def test_1x1x1_convolutions_are_not_packed(kernel_device: torch.device) -> None:
     assert conv.pack(nn.Conv3d(4, 16, 1).to(kernel_device)) is None

@@ -2,18 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor
+from kernel_fixtures import relative_gap
 
 from gbinet import ops
 from gbinet.model.cost_volume import ViewWeight
 from gbinet.model.search import SearchGrid, SearchState, bins_at, hypotheses
 from gbinet.ops.cost_volume import cost_volume_plain
 from gbinet.ops.warp import at_scale
-
-
-def relative_gap(a: Tensor, b: Tensor) -> float:
-    a, b = a.detach(), b.detach()
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is quick on a CPU says the same as the plain operations."""
+"""The functions for CPUs give the same results as the plain operations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_sampling_is_bilinear_and_zero_outside(height: int, width: int, channels
 
 
 @torch.inference_mode()
-def test_positions_that_are_no_numbers_give_none() -> None:
+def test_positions_that_are_nan_give_nan() -> None:
     x = torch.tensor([float("nan"), 1.0, 1.0]) + BORDER
     y = torch.tensor([1.0, float("nan"), 0.5]) + BORDER
     found = sample(table(torch.ones(2, 3, 4)), x, y)
@@ -127,7 +127,7 @@ def test_transposed_convolution(outputs: int, height: int, width: int, bias: boo
     torch.testing.assert_close(conv.conv_transpose_plain(volume, layer), layer(volume), rtol=1e-4, atol=1e-4)
 
 
-def test_gradients_and_the_switch_lead_to_the_plain_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_and_the_switch_select_the_plain_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     values = torch.zeros(1)
     assert not usable_on_cpu(values)  # gradients are on
     with torch.no_grad():
@@ -137,7 +137,7 @@ def test_gradients_and_the_switch_lead_to_the_plain_operations(monkeypatch: pyte
         assert not usable_on_cpu(values)
 
 
-def test_the_number_of_threads_changes_no_bit(
+def test_results_do_not_depend_on_the_number_of_threads(
     make_tiny_scene: Callable[..., Any], view_weight: nn.Module
 ) -> None:
     """Of what is large enough to be shared among threads."""

@@ -2,14 +2,9 @@
 
 import pytest
 import torch
-from torch import Tensor
+from kernel_fixtures import relative_gap
 
 from gbinet.ops.deform import deform_conv2d, deform_conv2d_fast, deform_conv2d_plain, empty_output, pack
-
-
-def relative_gap(a: Tensor, b: Tensor) -> float:
-    a, b = a.detach(), b.detach()
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
 
 
 @pytest.mark.parametrize("channels, outputs", [(16, 8), (32, 16), (3, 5)])

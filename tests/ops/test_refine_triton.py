@@ -9,7 +9,7 @@ pytestmark = pytest.mark.usefixtures("fast")
 
 
 @pytest.mark.parametrize("count, outputs", [(4, 5), (6, 8)])
-def test_around_the_refiner(count: int, outputs: int, kernel_device: torch.device) -> None:
+def test_input_and_output_of_the_refiner(count: int, outputs: int, kernel_device: torch.device) -> None:
     torch.manual_seed(count)
     candidates = 3000 + 5 * torch.randn(2, count, 5, 60, device=kernel_device)
     confidences = torch.rand(2, 2, 5, 60, device=kernel_device)

@@ -2,14 +2,9 @@
 
 import pytest
 import torch
-from torch import Tensor
+from kernel_fixtures import relative_gap
 
 from gbinet.ops.warp import warp_correlation_fast, warp_correlation_plain
-
-
-def relative_gap(a: Tensor, b: Tensor) -> float:
-    a, b = a.detach(), b.detach()
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
 
 
 @pytest.mark.parametrize("channels, groups, bins", [(8, 4, 4), (16, 8, 2), (64, 8, 6)])

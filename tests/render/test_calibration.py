@@ -53,7 +53,7 @@ def test_error_of_reprojection_stays_within_its_bound(seed: int, largest: float)
 
 
 @given(st.integers(0, 10_000), st.floats(0.26, 0.9))
-def test_a_source_that_has_walked_past_everything_is_given_as_it_is(seed: int, ahead: float) -> None:
+def test_a_source_that_sees_no_points_stays_true(seed: int, ahead: float) -> None:
     K = torch.tensor([[50.0, 0, 32], [0, 50, 24], [0, 0, 1]], dtype=torch.float64).expand(3, 3, 3)
     pose = torch.eye(4, dtype=torch.float64).repeat(3, 1, 1)
     pose[1, 2, 3], pose[2, 0, 3] = -ahead, 0.02

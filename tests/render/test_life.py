@@ -66,7 +66,7 @@ def plain(plain_scene: RenderScene) -> Sample:
 # ---- the old distribution ----------------------------------------------------------------------------------
 
 
-def test_the_old_validation_set_is_what_it_was() -> None:
+def test_the_validation_set_is_pinned() -> None:
     """Numbers of the first scene as it was before there were difficulties."""
     sample = next(validation_samples("free", size=(160, 128), scenes=1))
     found = [float(sample.images.mean()), float(sample.images.std()), float(sample.depth.mean())]
@@ -74,7 +74,9 @@ def test_the_old_validation_set_is_what_it_was() -> None:
     torch.testing.assert_close(torch.tensor(found), torch.tensor(PINNED), rtol=1e-4, atol=1e-3)
 
 
-def test_share_of_life_is_kept_and_the_rest_stays_like_dtu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_share_of_difficult_scenes_is_kept_and_the_rest_is_like_dtu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[tuple[str | None, Difficulties | None]] = []
 
     def note(seed: int, library: object, kind: str | None, device: object, hard: Difficulties | None) -> None:
@@ -117,7 +119,7 @@ def test_what_is_drawn_does_not_depend_on_the_other_difficulties(seed: int, name
     assert (name in among_all) == expected
 
 
-def test_a_sample_that_goes_forward_is_not_called_wide(plain_scene: RenderScene) -> None:
+def test_a_sample_that_goes_forward_is_not_wide(plain_scene: RenderScene) -> None:
     both = sample_with("wide", "forward", scene=plain_scene)
     alone = sample_with("forward", scene=plain_scene)
     assert both.difficulties == alone.difficulties == ("forward",)

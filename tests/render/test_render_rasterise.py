@@ -1,4 +1,4 @@
-"""Depth against closed forms, watertight meshes, and the fast twins in Triton's interpreter."""
+"""Depth against closed forms, watertight meshes, and the kernels in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_broken_vertices_and_empty_scenes_are_skipped() -> None:
     assert bool((visible_keys(good.positions, good.faces[:0], camera) == EMPTY).all())
 
 
-def test_fast_twins_equal_the_plain_code() -> None:
+def test_kernels_equal_the_plain_code() -> None:
     """In Triton's interpreter, which needs no GPU but must be chosen before triton is imported."""
     pytest.importorskip("triton")
     script = Path(__file__).with_name("interpret_kernels.py")

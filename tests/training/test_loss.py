@@ -28,7 +28,7 @@ def everywhere(size: int = 4) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("inverse", [False, True])
-def test_unknown_depths_count_nothing(inverse: bool):
+def test_unknown_depths_do_not_count(inverse: bool):
     logits = torch.randn(1, 4, 4, 4, requires_grad=True)
     stage = make_stage(logits, inverse=inverse)
     loss = stage_loss(stage, torch.zeros(1, 4, 4), everywhere(), Processes(), 0.5)
