@@ -98,7 +98,7 @@ def test_loss_asks_for_the_good_parents_only_where_there_are_bad_ones() -> None:
     better[:, 1] = 3.0
     assert float(choice_loss(stage_with(better), truth, Processes())) < float(loss.detach())
     unknown = torch.zeros_like(truth)
-    assert float(choice_loss(stage_with(logits), unknown, Processes())) == 0.0
+    assert float(choice_loss(stage_with(logits.detach()), unknown, Processes())) == 0.0
 
 
 def test_a_new_chooser_keeps_a_pixels_own_parent() -> None:

@@ -33,15 +33,13 @@ class StripWeights:
 
 @dataclass(frozen=True)
 class Packed:
-    """A convolution as the kernels read it."""
+    """A convolution as the kernels read it, and other layouts of it, made when first asked for."""
 
     weight: Tensor  # [kd, kh, kw, I, O]
     bias: Tensor  # [O] float32
-    # Other layouts of the same numbers, made when first asked for.
     _padded: dict[int, Tensor] = field(default_factory=dict)  # by number of inputs
     _planes: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by number of planes
     _strips: dict[tuple[int, int], StripWeights] = field(default_factory=dict)  # by inputs and planes
-    _transpose: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # none or one
 
     def for_inputs(self, inputs: int) -> Tensor:
         """The weight for maps with more channels than the layer has inputs: zero for these."""
@@ -68,13 +66,12 @@ class Packed:
             self._strips[inputs, count] = pack_strips(self.for_inputs(inputs), self.bias, count)
         return self._strips[inputs, count]
 
+    @functools.cached_property
     def for_transpose(self) -> tuple[Tensor, Tensor]:
         """Weight and bias as conv_transpose_triton.py reads them."""
         from gbinet.ops.conv_transpose_triton import pack as pack_transpose
 
-        if not self._transpose:
-            self._transpose.append(pack_transpose(self.weight, self.bias))
-        return self._transpose[0]
+        return pack_transpose(self.weight, self.bias)
 
 
 def conv(
@@ -149,7 +146,7 @@ def conv_transpose_relu_add(
     from gbinet.ops import conv_transpose_triton, conv_triton
 
     if conv_transpose_triton.suits(x, layer.out_channels):
-        return conv_transpose_triton.conv_transpose3d_into(x, *packed.for_transpose(), skip)
+        return conv_transpose_triton.conv_transpose3d_into(x, *packed.for_transpose, skip)
     return conv_triton.conv_transpose3d_into(x, packed.weight, packed.bias, skip)
 
 
