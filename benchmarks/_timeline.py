@@ -1,6 +1,6 @@
-"""Which part of a run was at work from when to when, in whichever thread; no part knows of it.
+"""Records when each part of a run is at work, in any thread, without changing these parts.
 
-Functions are wrapped where they are called from, so that trees without this file can be watched too.
+Functions are wrapped where they are called from, so this also works with source trees that lack this file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Each fused kernel against its plain twin and against the floor: the bytes it must move at copy speed.
+"""Compares each fused kernel with its plain reference and with a lower bound: its bytes at copy speed.
 
-python benchmarks/kernels.py --size 1600x1152        (needs a CUDA device)
+python benchmarks/kernels.py --size 1600x1152        # needs a CUDA device
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Do depth ranges hold the scene? Rendered scenes whose sparse points are thinned, with gaps.
+"""Checks that depth ranges contain the scene, on rendered scenes with few sparse points and gaps.
 
     python benchmarks/ranges.py --scenes 24 --points 100
 
-Only depth is rendered. Views that see fewer than three of the points are left out: structure from motion
-could not place them, because something right before the camera hides everything. Reported: share of the true
-depths inside the ranges, over all views and of the worst scenes, and how wide the ranges are beside the true
-ones.
+Only depth is rendered. Views that see fewer than three of the points are left out, because structure from
+motion could not place them: something right in front of the camera hides everything. Reports the share of the
+true depths inside the ranges, over all views and for the worst scenes, and the width of the ranges compared
+with the true ones.
 """
 
 from __future__ import annotations

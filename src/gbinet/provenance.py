@@ -7,6 +7,7 @@ import hashlib
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,17 +26,29 @@ class Maker:
     gbinet: str  # version
     commit: str | None  # None = installed from a package
     min_confidence: float | None = None  # what fusion should ask of depth maps of these weights
+    probability: bool = False  # whether their confidence is the probability that a depth is right
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
 
 
-def maker(model: torch.nn.Module) -> Maker:
-    """What makes the results of a network, here and now. One in a wrapper (`network`) is that network."""
+def maker(model: torch.nn.Module, stages: int | None = None) -> Maker:
+    """What makes the results of a network, here and now. One in a wrapper (`network`) is that network.
+
+    stages: how many it searches; None = as many as usual.
+    """
     model = getattr(model, "network", model)
-    file, confidence = (getattr(model, name, None) for name in ("weights_file", "min_confidence"))
-    return Maker(hash_of(model), file, __version__, commit(), confidence)
+    file, least = (getattr(model, name, None) for name in ("weights_file", "min_confidence"))
+    return Maker(hash_of(model), file, __version__, commit(), least, _gives_probability(model, stages))
+
+
+def _gives_probability(model: Any, stages: int | None) -> bool:
+    """Where it is learned or calibrated, which both hold for the usual number of stages only."""
+    config = getattr(model, "config", None)
+    if config is None or stages not in (None, config.stages):
+        return False
+    return getattr(config, "confidence", None) == "learned" or getattr(model, "calibration", None) is not None
 
 
 def hash_of(model: torch.nn.Module) -> str:

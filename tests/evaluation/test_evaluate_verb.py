@@ -105,6 +105,13 @@ def test_dtu_scans_and_their_mean(tmp_path, capsys):
     assert main(command) == 0
     assert capsys.readouterr().out.count(": accuracy 0.") == 2 and (out / "scans/scan4-accuracy.ply").exists()
     assert scores(out)["rows"][0]["overall"] == pytest.approx(0.2)
+    # And what was last scored without them: those that are there are of another cloud.
+    before = (out / "scans" / "scan4-accuracy.ply").read_bytes()
+    save(tmp_path / "out" / "scan4.ply", plane(0.1))
+    assert main([*command, "--no-clouds-with-errors"]) == 0
+    assert (out / "scans" / "scan4-accuracy.ply").read_bytes() == before
+    assert main(command) == 0
+    assert (out / "scans" / "scan4-accuracy.ply").read_bytes() != before
 
 
 def test_dtu_wants_all_22_scans(tmp_path, capsys):

@@ -242,7 +242,7 @@ def test_two_photos_are_enough_and_this_is_said(ball_scene: SceneMaker, tmp_path
     scene = ball_scene(views=2)
     result = fuse(scene, TrueDepth(scene), tmp_path / "cloud.ply")
     assert result.points > 500
-    assert any("fewer than 3 others" in w and "2 of 2 views" in w for w in result.warnings)
+    assert any("fewer others than usual" in w and "2 of 2 views" in w for w in result.warnings)
     strict = fuse(scene, TrueDepth(scene), tmp_path / "cloud.ply", FusionConfig(strict_views=True))
     assert strict.points == 0 and not any("fewer than 3" in w for w in strict.warnings)
 

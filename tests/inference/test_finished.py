@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from PIL import Image
 
+from gbinet.cluster.depth import estimate_depths_on
 from gbinet.errors import GBiNetError
 from gbinet.formats.made_by import maker_of
 from gbinet.inference.depth_run import DepthRun
@@ -311,6 +312,17 @@ def test_a_failed_run_leaves_no_empty_folder(ball_scene: SceneMaker, tmp_path: P
         view.image_path.write_bytes(b"no picture")
     with pytest.raises(GBiNetError, match="no view could be done"):
         run(scene, tmp_path / "out" / "depth", oracle)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nor_does_a_failed_run_of_a_cluster(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, out = ball_scene(views=2), tmp_path / "out" / "depth"
+    failed = DepthRun(failed={view.name: "is broken" for view in scene.views})
+    monkeypatch.setattr("gbinet.cluster.depth._all", lambda *_: failed)
+    with pytest.raises(GBiNetError, match="no view could be done; 000: is broken"):
+        estimate_depths_on(None, scene, Oracle(scene), out, DepthConfig())  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
 
 

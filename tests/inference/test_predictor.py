@@ -118,17 +118,23 @@ def test_views_without_neighbours_or_range_are_named(ball_scene: SceneMaker, tmp
         run(replace(scene, views=scene.views[:1]), tmp_path / "one")
 
 
-def test_photos_that_no_depth_needs_are_not_read(
+def test_photos_that_no_depth_needs_are_neither_read_nor_held(
     ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene, read = ball_scene(views=7), list[str]()
+    scene, read, caches = ball_scene(views=7), list[str](), list[FeatureCache]()
+
+    def cache(*arguments: Any) -> FeatureCache:
+        caches.append(FeatureCache(*arguments))
+        return caches[-1]
+
+    monkeypatch.setattr("gbinet.inference.predictor.FeatureCache", cache)
     without = tuple(replace(view, depth_range=None) if i else view for i, view in enumerate(scene.views))
     monkeypatch.setattr(
         "gbinet.inference.predictor.read_image", lambda path: (read.append(path.stem), read_image(path))[1]
     )
     _, result = run(replace(scene, views=without), tmp_path, Oracle(scene), views=3)
     assert result.computed == ["000"] and len(result.failed) == 6
-    assert sorted(read) == ["000", "001", "002"]
+    assert sorted(read) == ["000", "001", "002"] and [one.held_bytes for one in caches] == [0]
 
 
 def test_a_photo_of_another_size_than_its_camera_is_named(ball_scene: SceneMaker, tmp_path: Path) -> None:

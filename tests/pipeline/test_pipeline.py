@@ -171,6 +171,8 @@ def test_a_note_says_that_given_cameras_seem_to_be_off(
     assert not any("cameras seem" in text for text in cells)
     cells = _notes(right, worse, tmp_path / "holes", readout="centre")
     assert any("cameras may be off" in text for text in cells)
+    early = replace(CONFIG, depth=replace(CONFIG.depth, stages=4))  # where no refiner corrects them
+    assert not any("cameras seem" in text for text in _notes(right, wrong, tmp_path / "early", early))
     told = Refinement(2, kept_because="they fit")
     monkeypatch.setattr("gbinet.pipeline.placing.refine_cameras", lambda scene, *_: (scene, told))
     refined = replace(CONFIG, refine_cameras=True)  # then it was looked at already

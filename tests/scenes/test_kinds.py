@@ -137,7 +137,5 @@ def test_the_pages_list_every_kind_and_every_format() -> None:
         cells = [line.split("|")[1] for line in part.splitlines() if line.startswith("|")]
         return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
-    assert first_cells("scenes.md", "## Shapes of folders") == {
-        kind.name for kind in kinds.KINDS if kind.read
-    }
+    assert first_cells("scenes.md", "## Folder layouts") == {kind.name for kind in kinds.KINDS if kind.read}
     assert first_cells("formats.md", "## Converting") - {"--to"} == set(kinds.writers())

@@ -1,4 +1,4 @@
-"""`gbinet info FOLDER`: what was understood of a scene, as a table and a picture."""
+"""`gbinet info FOLDER`: what was detected in a scene, as a table and a picture."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _ROWS = 12  # views in the table, unless all are asked for
 
 def run(
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SCENE")],
-    picture: Annotated[Path | None, otherwise("none is drawn", "FILE")] = None,
+    picture: Annotated[Path | None, otherwise("no picture", "FILE")] = None,
     kind: RecognisedKind = None,
     scene: SceneFlags = SceneOptions(),
     all: bool = False,
     check_cameras: bool = False,
 ) -> None:
-    """Show what was understood of a scene: views, sizes, depth ranges, pairs, coverage.
+    """Show what was detected in a scene: views, sizes, depth ranges, source views, coverage.
 
     Args:
-        folder: A folder of photos, with or without poses.
-        picture: Where to write a picture of it (cameras, points, ranges, pairs, photos), e.g. scene.png.
-        kind: Read it as this instead of recognising it.
+        folder: A folder of photos, with or without known cameras.
+        picture: File for a picture of cameras, points, depth ranges, source views and photos, e.g. scene.png.
+        kind: Read the folder as this kind instead of the detected one.
         all: List every view.
-        check_cameras: Also compare a few pairs of photos, and say whether the cameras fit them. Takes some
+        check_cameras: Also compare a few pairs of photos and report whether the cameras fit them. Takes some
             seconds.
     """
     from rich.console import Console

@@ -37,6 +37,8 @@ def say_notes(texts: Iterable[str]) -> None:
 
 
 def tell(content: object) -> None:
-    """The object for programs, if one asked for it."""
+    """The object for programs, if one asked for it: valid JSON, as `write_json` writes it."""
     if _for_programs:
-        print(json.dumps(content, indent=2, default=str), flush=True)
+        from gbinet.formats.atomic import plain
+
+        print(json.dumps(plain(content), indent=2, allow_nan=False), flush=True)

@@ -13,7 +13,6 @@ import torch
 from gbinet.cluster.pool import Pool
 from gbinet.cluster.session import Cluster
 from gbinet.cluster.worker import JobMaker, Reader, with_whole_paths
-from gbinet.errors import SceneError
 from gbinet.formats.atomic import remove_temporary
 from gbinet.fusion.fuse import FusionConfig
 from gbinet.fusion.judging import rehearse
@@ -86,10 +85,8 @@ def estimate_depths_on(
         total = _all(cluster, scene, model, config, finished, progress)
         folders = {DepthFolder(scene, out).path(i).parent for i in range(len(scene.views))}
         remove_temporary(out, *folders)  # of workers that died
+        total.check(scene)
     total.seconds = time.perf_counter() - began
-    if len(total.failed) == len(scene.views):
-        name, reason = next(iter(total.failed.items()))
-        raise SceneError(f"{scene.root}: no view could be done; {name}: {reason}")
     return total
 
 

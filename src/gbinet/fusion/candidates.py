@@ -42,6 +42,7 @@ class Candidates:
     confident: int
     asked: int
     needed: int
+    wanted: int
     depth_map: DepthMap | None  # only for who makes pictures
     photo: NDArray[np.uint8] | None
 
@@ -82,6 +83,7 @@ class CandidateMaker:
             confident=share.confident,
             asked=found.asked,
             needed=share.needed,
+            wanted=found.wanted,
             depth_map=_on_cpu(loaded.whole) if pictures else None,
             photo=share.photo.numpy() if pictures and share.photo is not None else None,
         )
@@ -114,7 +116,7 @@ class PointChooser:
         depth[torch.from_numpy(found.pixels.astype(np.int64))] = torch.from_numpy(found.depth.copy())
         confirmed = DepthMap(depth.reshape(camera.height, camera.width), camera)
         photo = None if found.photo is None else torch.from_numpy(found.photo.copy())
-        counts = (found.known, found.confident, found.asked, found.needed)
+        counts = (found.known, found.confident, found.asked, found.needed, found.wanted)
         return FusedView(found.index, cloud, confirmed, found.depth_map, photo, *counts)
 
 

@@ -27,6 +27,7 @@ class Compared:
     loaded: Loaded
     judged: Judged
     sources: tuple[tuple[int, tuple[int, int]], ...]  # neighbours that had a depth map: view, its [H, W]
+    wanted: int  # neighbours that should agree, where enough of them see the same
 
     @property
     def asked(self) -> int:
@@ -86,9 +87,10 @@ class Comparer:
         sources = [(i, one.depth_map) for i, one in found if one is not None]
         for view in following:
             loader.read_ahead([view, *neighbours[view]])
-        judged = self._judge(loaded, sources, used, self.config, index, self.position_type)
+        rule = self.config.rule_for(loaded.whole.made_by)
+        judged = self._judge(loaded, sources, used, self.config, rule, index, self.position_type)
         shapes = [(i, (int(m.depth.shape[0]), int(m.depth.shape[1]))) for i, m in sources]
-        return Compared(loaded, judged, tuple(shapes))
+        return Compared(loaded, judged, tuple(shapes), rule.min_views)
 
 
 def position_type_of(scene: Scene) -> torch.dtype:

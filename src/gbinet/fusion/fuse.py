@@ -27,6 +27,8 @@ from gbinet.progress import Progress
 from gbinet.scene import Scene
 
 MIN_CONFIDENCE = 0.1  # of depth maps whose weights say nothing else
+CERTAINTY = 0.9  # of points, where confidence is a probability
+MIN_VIEWS = 3  # that agree with a point, where it is none
 _WAITING = 2  # views whose points are on their way or being written, beside the one that is compared
 
 
@@ -41,7 +43,10 @@ class FusionConfig:
     keep_sky: bool = False  # sky, and its fringe on roofs, is dropped: see gbinet.fusion.sky
     max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
     max_relative_depth: float = 0.01  # geometric filter: share of the depth that it may be off
-    min_views: int = 3  # other views that must agree with the reference
+    # Other views that must agree with the reference, whatever their confidence; None = see `rule_for`
+    min_views: int | None = None
+    # Least probability, by the confidences of all views, that a point is right; None = see `rule_for`
+    certainty: float | None = None
     strict_views: bool = False  # also where few views see the same; else half of those that see it are enough
     dynamic: bool = False  # n views within n times the two thresholds are enough too, n >= min_views
     max_sources: int = 10  # how many neighbours of each view are asked
@@ -54,8 +59,12 @@ class FusionConfig:
     def __post_init__(self) -> None:
         check_positive("fusion: --max-sources", self.max_sources)
         check_positive("fusion: cached_maps", self.cached_maps)
-        for name in ("max_reprojection", "max_relative_depth", "min_views"):
+        for name in ("max_reprojection", "max_relative_depth"):
             check_positive(f"fusion: {flag(name)}", getattr(self, name))
+        if self.min_views is not None:
+            check_positive("fusion: --min-views", self.min_views)
+        if self.certainty is not None and not 0 <= self.certainty < 1:
+            raise InputError(f"fusion: --certainty must be at least 0 and below 1, got {self.certainty}")
         check_share(f"fusion: {flag('blank_confidence')}", self.blank_confidence)
         if self.min_confidence is not None:
             check_share(f"fusion: {flag('min_confidence')}", self.min_confidence)
@@ -74,6 +83,24 @@ class FusionConfig:
         stated = (maker or {}).get("min_confidence")
         return float(stated) if isinstance(stated, int | float) and 0 <= stated <= 1 else MIN_CONFIDENCE
 
+    def rule_for(self, maker: Mapping[str, object] | None) -> Rule:
+        """What other views must say of a depth map: as given. Else, by certainty where the confidence of the
+        weights that made it is a probability, or by the number of views that agree."""
+        counting = self.min_views is not None or self.dynamic
+        certainty = self.certainty
+        if certainty is None:
+            probable = (maker or {}).get("probability") is True
+            certainty = CERTAINTY if probable and not counting else 0.0
+        return Rule(self.min_views or (1 if certainty else MIN_VIEWS), certainty)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a point of a depth map counts as confirmed: both must hold."""
+
+    min_views: int  # so many other views agree (fewer where few see the same, unless `strict_views`)
+    certainty: float  # it is right with this probability; 0 = no matter
+
 
 @dataclass(frozen=True)
 class FusedView:
@@ -88,6 +115,7 @@ class FusedView:
     confident: int  # of these, past the photometric filter
     asked: int  # neighbours that had a depth map
     needed: int  # of these, how many had to agree
+    wanted: int  # how many should have, if enough of them saw the same
 
     @property
     def consistent(self) -> Tensor:
@@ -129,25 +157,25 @@ def fuse(
     with writer or cloud_writer(path) as cloud, ThreadPoolExecutor(1, "fusion-write") as worker:
         cloud.append(empty_cloud(position_type_of(scene)))
 
-        def complete(finish: Callable[[], FusedView]) -> tuple[int, int]:
-            """View and sources that it needed: all that is left of it when its points are in the file."""
+        def complete(finish: Callable[[], FusedView]) -> tuple[int, bool]:
+            """The view, and whether few see the same: all that is left of it when its points are written."""
             with torch.cuda.stream(stream):  # also in this thread: what is asked for waits for fusion alone
                 view = finish()
                 cloud.append(view.cloud)
                 if on_view:
                     on_view(view)
-            return view.index, view.needed
+            return view.index, view.needed < view.wanted
 
-        def settled(work: Future[tuple[int, int]]) -> None:
+        def settled(work: Future[tuple[int, bool]]) -> None:
             nonlocal done
-            index, needed = work.result()
+            index, seen_by_few = work.result()
             done += 1
-            if needed < config.min_views:
+            if seen_by_few:
                 lonely.append(scene.views[index].name)
             if progress:
                 progress(done, len(scene.views), f"{cloud.count:,} points")
 
-        waiting = deque[Future[tuple[int, int]]]()
+        waiting = deque[Future[tuple[int, bool]]]()
         try:
             # Closed whatever happens here: what makes the shares (a cluster's workers) ends before its owner.
             with closing(views or begin_views(scene, depths, config, device)) as shares:
@@ -163,21 +191,22 @@ def fuse(
         count = cloud.count
         if done == 0:
             raise GBiNetError(f"there is no depth map to fuse in {scene.name}: estimate depth first")
-    return FusionResult(count, done, tuple(_doubts(count, done, lonely, config.min_views)))
+    return FusionResult(count, done, tuple(_doubts(count, done, lonely)))
 
 
-def _doubts(points: int, views: int, lonely: list[str], min_views: int) -> Iterator[str]:
+def _doubts(points: int, views: int, lonely: list[str]) -> Iterator[str]:
     """What a user should know about the cloud. `lonely`: views that few others confirm."""
     if lonely:
         shown = ", ".join(lonely[:5]) + (", ..." if len(lonely) > 5 else "")
         yield (
-            f"few photos see what {len(lonely)} of {views} views see, so fewer than {min_views} "
-            f"others had to agree on their points, which are less reliable ({shown}); "
+            f"few photos see what {len(lonely)} of {views} views see, so fewer others than usual "
+            f"had to agree on their points, which are less reliable ({shown}); "
             "take more photos there, closer together, or drop these points with --strict-views"
         )
     if points == 0:
         yield (
-            "no point passed the filters: lower --min-confidence or --min-views, or raise --max-reprojection"
+            "no point passed the filters: lower --min-confidence, --certainty or --min-views, "
+            "or raise --max-reprojection"
         )
 
 
@@ -228,7 +257,7 @@ class _Finisher:
             share = arrived(found.loaded, found.judged)
             footprint = partial(footprint_of, found.loaded.depth_map, found.judged.fresh)
             cloud = self.selection(share.cloud, footprint)
-        counts = (share.known, share.confident, found.asked, share.needed)
+        counts = (share.known, share.confident, found.asked, share.needed, found.wanted)
         return FusedView(index, cloud, share.confirmed, found.loaded.whole, share.photo, *counts)
 
 

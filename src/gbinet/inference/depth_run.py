@@ -8,6 +8,8 @@ from typing import Protocol
 from torch import Tensor
 
 from gbinet.depthmap import DepthMap
+from gbinet.errors import SceneError
+from gbinet.scene import Scene
 
 
 @dataclass
@@ -25,6 +27,12 @@ class DepthRun:
     network_seconds: float = 0.0  # of these, inside the network
     device: str = ""
     precision: str = ""
+
+    def check(self, scene: Scene) -> None:
+        """An error if no view of the scene has a depth map."""
+        if len(self.failed) == len(scene.views):
+            name, reason = next(iter(self.failed.items()))
+            raise SceneError(f"{scene.root}: no view could be done; {name}: {reason}")
 
 
 class Keeper(Protocol):

@@ -177,7 +177,8 @@ class DepthWorker:
         for i in self.finished.kept:
             self.keeper.settled(i)
         for i in todo:
-            self.cache.expect((i, *self.scene.views[i].best_sources(self.config.views - 1)))
+            if not self._obstacle(i):
+                self.cache.expect((i, *self.sources[i][: self.config.views - 1]))
         writes: list[Future[Path]] = []
         try:
             for position, index in enumerate(todo):
@@ -220,9 +221,9 @@ class DepthWorker:
     def _depth_map(self, index: int) -> DepthMap | None:
         """The depth map of a view, or None and an entry in `failed`."""
         view = self.scene.views[index]
-        near_far = self._near_far(index)
-        if near_far is None or self._obstacle(index):
-            self.result.failed[view.name] = self._obstacle(index)
+        near_far, obstacle = self._near_far(index), self._obstacle(index)
+        if near_far is None or obstacle:
+            self.result.failed[view.name] = obstacle
             return None
         features: list[tiles.Features] = []
         cameras: list[Camera] = []
@@ -395,6 +396,4 @@ class DepthWorker:
         self.result.network_seconds += self.clock.taken(wait=True)
         self.result.encoded = sum(self.cache.encoded.values())
         self.result.encoded_again = self.result.encoded - len(self.cache.encoded)
-        if len(self.result.failed) == len(self.scene.views):
-            name, reason = next(iter(self.result.failed.items()))
-            raise SceneError(f"{self.scene.root}: no view could be done; {name}: {reason}")
+        self.result.check(self.scene)

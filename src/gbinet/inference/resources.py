@@ -6,14 +6,14 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.errors import InputError
+from gbinet.errors import GBiNetError, InputError
 from gbinet.inference.device import Precision, peak_memory_mib, pick_device, pick_precision
 from gbinet.inference.prepare import prepare
 from gbinet.model.gbinet import GBiNet
@@ -88,4 +88,10 @@ def in_own_process(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context) as pool:
         task = pool.submit(resources_of_depth_map, weights, device, precision, width, height, views, repeat)
-        return task.result()
+        try:
+            return task.result()
+        except BrokenExecutor as error:  # the system killed it
+            raise GBiNetError(
+                f"the process that measured {views} views of {width}x{height} was ended, most likely for "
+                "lack of memory; give a smaller --size or fewer --views"
+            ) from error

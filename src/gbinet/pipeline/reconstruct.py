@@ -68,7 +68,7 @@ class ReconstructConfig:
 
 # Quality: what most people want to choose. Everything else follows, and can still be set one by one.
 PRESETS: dict[str, ReconstructConfig] = {
-    "fast": ReconstructConfig(DepthConfig(max_size=640, views=4), FusionConfig(min_views=2)),
+    "fast": ReconstructConfig(DepthConfig(max_size=640, views=4), FusionConfig()),
     "balanced": ReconstructConfig(DepthConfig(max_size=1152, views=5), FusionConfig()),
     "best": ReconstructConfig(DepthConfig(max_size=1920, views=7), FusionConfig(max_reprojection=0.75)),
 }
@@ -198,7 +198,8 @@ def _run(
     times = _with_poses(times, posed)
     notes += shown.doubts(
         cameras_given=posed is None and ready.refined is None,
-        refined_depth=network.config.readout == "refined",
+        refined_depth=network.config.readout == "refined"
+        and settings.depth.stages in (None, network.config.stages),
     )
     extras = _extras(shown, out, settings, notes, located)
     warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
@@ -237,8 +238,15 @@ def _settled(config: ReconstructConfig, network: GBiNet, cluster: Cluster | None
     check_exports(config.export)
     if cluster is not None:
         cluster.has_gpus(config.depth.device)
-    least = config.fusion.confidence_for(maker(network).to_dict())
-    return replace(config, fusion=replace(config.fusion, min_confidence=least))
+    made_by = maker(network, config.depth.stages).to_dict()
+    rule = config.fusion.rule_for(made_by)
+    fusion = replace(
+        config.fusion,
+        min_confidence=config.fusion.confidence_for(made_by),
+        min_views=rule.min_views,
+        certainty=rule.certainty,
+    )
+    return replace(config, fusion=fusion)
 
 
 def _mesher(

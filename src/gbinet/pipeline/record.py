@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,7 @@ import torch
 
 from gbinet import __version__
 from gbinet.cores import usable_cores
+from gbinet.formats.atomic import plain
 from gbinet.fusion.cameras_fit import cameras_fit
 from gbinet.fusion.fuse import FusedView, FusionConfig, FusionResult
 from gbinet.fusion.mesh import Mesher
@@ -88,7 +88,7 @@ class ShownViews:
             *doubts,
             f"other views confirmed only {np.mean(kept):.1%} of the pixels, so the cloud has large holes: "
             f"the photos may overlap too little, {cameras}the depth range may be wrong, or surfaces may lack "
-            "texture. If depth looks right in the report, try --min-views 2 --max-reprojection 2; if not, "
+            "texture. If depth looks right in the report, try --certainty 0.5 --max-reprojection 2; if not, "
             "try --depth-range NEAR FAR, or take more photos, closer together",
         ]
 
@@ -227,7 +227,7 @@ def record_of(
     """What run.json holds."""
     return {
         "scene": {"name": scene.name, "kind": scene.kind, "root": str(scene.root), "views": len(scene.views)},
-        "settings": json.loads(json.dumps(asdict(config), default=str)),
+        "settings": plain(config),
         "made_by": maker(model).to_dict(),
         "points": result.points,
         "depth": asdict(depth_run),

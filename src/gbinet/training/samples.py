@@ -16,10 +16,10 @@ from threading import Lock
 from typing import Protocol
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from gbinet.cores import usable_cores
-from gbinet.errors import InputError
+from gbinet.errors import GBiNetError, InputError
 from gbinet.scene import Scene
 from gbinet.scenes.batch import Batch, collate
 from gbinet.scenes.dataset import MVSDataset, SampleConfig
@@ -126,13 +126,17 @@ class DatasetStream:
             self.dataset.set_epoch(number)
             order = self.order(number)[skip:]
             skip = 0
-            yield from DataLoader(
-                self.dataset,
+            loader = DataLoader(
+                _ErrorsAsSamples(self.dataset),
                 batch_sampler=order,
                 num_workers=self.workers,
-                collate_fn=collate,
+                collate_fn=_batch_or_error,
                 pin_memory=torch.cuda.is_available(),
             )
+            for found in loader:
+                if isinstance(found, GBiNetError):
+                    raise found
+                yield found
 
     def order(self, epoch: int) -> list[list[int]]:
         """This process's samples of every step of an epoch."""
@@ -142,6 +146,24 @@ class DatasetStream:
         samples_per_step = size * self.processes.count
         firsts = [s * samples_per_step + rank * size for s in range(self.steps_per_epoch)]
         return [shuffled[first : first + size] for first in firsts]
+
+
+class _ErrorsAsSamples(Dataset[Batch | GBiNetError]):
+    """Errors travel as samples: DataLoader would raise them with a worker's traceback as their message."""
+
+    def __init__(self, dataset: MVSDataset) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, index: int) -> Batch | GBiNetError:
+        try:
+            return self.dataset[index]
+        except GBiNetError as error:
+            return error
+
+
+def _batch_or_error(samples: Sequence[Batch | GBiNetError]) -> Batch | GBiNetError:
+    errors = [sample for sample in samples if isinstance(sample, GBiNetError)]
+    return errors[0] if errors else collate([s for s in samples if isinstance(s, Batch)])
 
 
 # ---- the samples that a configuration names ----------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,7 @@ def _content(given: Scene, scene: Scene, outcome: Refinement, key: str) -> dict[
         }
         for view in scene.views
     ]
-    told = {
+    return {
         "inputs": key,
         "outcome": outcome.to_dict(),
         "warnings": {  # only what changed: a later run may have others for reasons of its own
@@ -90,8 +89,6 @@ def _content(given: Scene, scene: Scene, outcome: Refinement, key: str) -> dict[
         },
         "views": views,
     }
-    plain: dict[str, Any] = json.loads(json.dumps(told))
-    return plain
 
 
 def _known(scene: Scene, folder: Path, key: str) -> tuple[Scene, Refinement] | None:
