@@ -34,7 +34,7 @@ from gbinet.ops import conv, cost_volume
 @contextmanager
 def unoptimised() -> Iterator[None]:
     """Inside, GBiNet computes as a straightforward port would."""
-    before = conv.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.enter
+    before = conv.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.first_layer
 
     def straightforward(net: Regulariser, volume: Tensor, reference: Tensor | None = None) -> Tensor:
         entered: Tensor = net.entry(volume.contiguous(), skip=net._context(reference, (0, 0, 0, 0)))
@@ -42,12 +42,12 @@ def unoptimised() -> Iterator[None]:
 
     conv.onednn_suits = lambda volume, weight: False
     cost_volume.BAND_PIXELS = 1 << 62
-    Regulariser.enter = straightforward  # type: ignore[method-assign, assignment]
+    Regulariser.first_layer = straightforward  # type: ignore[method-assign, assignment]
     os.environ["GBINET_KERNELS"] = "plain"
     try:
         yield
     finally:
-        conv.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.enter = before  # type: ignore[method-assign]
+        conv.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.first_layer = before  # type: ignore[method-assign]
         del os.environ["GBINET_KERNELS"]
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from _common import report
 
-from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene
 from gbinet.render.rig import draw_path
+from gbinet.render.seeding import generator
 from gbinet.render.shade import render_depth
 from gbinet.render.sparse import sparse_points
 from gbinet.scenes.ranges import ranges_from_points
@@ -35,8 +35,8 @@ def main() -> None:
     given = parser.parse_args()
     inside, ratios, true_ratios, scenes = [], [], [], []
     for number in range(given.scenes):
-        scene = make_scene(int(chance(given.seed, "ranges", number).integers(1 << 31)))
-        paths = draw_path(chance(scene.seed, "path"), scene.kind, scene.layout, given.views, 160, 120)
+        scene = make_scene(int(generator(given.seed, "ranges", number).integers(1 << 31)))
+        paths = draw_path(generator(scene.seed, "path"), scene.kind, scene.layout, given.views, 160, 120)
         cameras = [paths[i] for i in range(given.views)]
         depths = [render_depth(scene, paths[i : i + 1])[0][0].cpu() for i in range(given.views)]
         points = sparse_points(cameras, depths, given.points, given.gaps, np.random.default_rng(number))

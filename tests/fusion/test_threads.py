@@ -15,7 +15,7 @@ from gbinet.fusion.photometric import texture
 from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.model.layers import Conv2d
-from gbinet.ops.shares import shares
+from gbinet.ops.softmax import shares
 from gbinet.pipeline.reconstruct import ReconstructConfig, run
 
 T = TypeVar("T")

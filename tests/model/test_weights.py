@@ -88,7 +88,7 @@ def test_files_of_earlier_versions_load(model: GBiNet, ours: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"strategy": "dense", "hypotheses": [192], "windows": [1.0]}, "strategy is 'dense'.*research/"),
         ({"hypotheses": [8]}, "hypotheses"),
@@ -98,12 +98,12 @@ def test_files_of_earlier_versions_load(model: GBiNet, ours: Path, tmp_path: Pat
     ],
     ids=str,
 )
-def test_networks_that_are_gone_are_refused_in_words(
-    ours: Path, tmp_path: Path, change: dict[str, object], said: str
+def test_networks_that_are_no_longer_supported_are_refused(
+    ours: Path, tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     config = {**SMALL.to_dict(), **EARLIER, **change}
     old = rewrite(ours, tmp_path / "old.safetensors", {"config": json.dumps(config)})
-    with pytest.raises(WeightsError, match=rf"old\.safetensors.*{said}"):
+    with pytest.raises(WeightsError, match=rf"old\.safetensors.*{message}"):
         GBiNet.from_pretrained(old)
 
 
@@ -331,7 +331,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.binary(max_size=200), st.sampled_from(["ckpt", "safetensors", "pth"]))
-def test_noise_is_no_weights_file(scratch: Path, content: bytes, suffix: str) -> None:
+def test_random_bytes_are_not_a_weights_file(scratch: Path, content: bytes, suffix: str) -> None:
     path = scratch / f"noise.{suffix}"
     path.write_bytes(content)
     with pytest.raises(WeightsError, match=r"noise\."):

@@ -164,7 +164,7 @@ def test_unknown_presets_and_fields_are_refused():
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=4), st.integers(1, 9))
-def test_the_last_stage_weight_counts_on(weights: list[float], stage: int):
+def test_the_last_stage_weight_is_repeated(weights: list[float], stage: int):
     config = preset("rendered", total_steps=1, stage_weights=tuple(weights))
     assert config.stage_weight(stage) == weights[min(stage, len(weights)) - 1]
 

@@ -19,7 +19,7 @@ from gbinet.fusion.judging import rehearse
 from gbinet.inference.compiling import compile_kernels, has_kernels, kinds_of
 from gbinet.inference.depth_run import DepthRun
 from gbinet.inference.device import pick_device
-from gbinet.inference.finished import Finished, making_maps
+from gbinet.inference.finished import FinishedMaps, making_maps
 from gbinet.inference.predictor import DepthConfig, DepthWorker, depth_order
 from gbinet.model.gbinet import GBiNet
 from gbinet.progress import Progress
@@ -41,7 +41,7 @@ class _Done:
 class DepthJob(Reader):
     """A worker's network, kernels, graphs and features."""
 
-    def __init__(self, scene: Scene, model: GBiNet, config: DepthConfig, finished: Finished) -> None:
+    def __init__(self, scene: Scene, model: GBiNet, config: DepthConfig, finished: FinishedMaps) -> None:
         device = pick_device(config.device)
         if has_kernels(device):
             kinds = kinds_of(scene, model, config)
@@ -95,7 +95,7 @@ def _all(
     scene: Scene,
     model: GBiNet,
     config: DepthConfig,
-    finished: Finished,
+    finished: FinishedMaps,
     progress: Progress | None,
 ) -> DepthRun:
     order = depth_order(scene)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
-from gbinet.ops.bands_cpu import in_threads
+from gbinet.ops.threads_cpu import in_threads
 
 T = TypeVar("T")
 Strip = tuple[slice, DepthMap]  # its rows, and the part of the map there
@@ -55,8 +55,7 @@ def reproject(reference: DepthMap, source: DepthMap) -> Reprojection:
 def each_strip(work: Callable[[Strip], T], whole: DepthMap) -> list[T]:
     """What work says of a depth map in pieces of full width: temporary tensors stay small (on a CPU, in its
     cache, and its threads share them out)."""
-    parts = list(_strips(whole))
-    return in_threads(work, parts) if whole.depth.device.type == "cpu" else [work(part) for part in parts]
+    return in_threads(work, list(_strips(whole)), whole.depth.device)
 
 
 def _strips(whole: DepthMap) -> Iterator[Strip]:

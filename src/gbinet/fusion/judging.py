@@ -18,7 +18,7 @@ from gbinet.fusion.consistency import agree, enough_sources, transfer
 from gbinet.fusion.duplicates import UsedPixels
 from gbinet.fusion.loading import Loaded
 from gbinet.fusion.points import colours, points_of
-from gbinet.ops.moved import moved
+from gbinet.ops.transfer import to_device
 from gbinet.pointcloud import PointCloud
 
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ def judge_fast(
     sure = [None if s.confidence is None else s.confidence.contiguous() for _, s in sources]
     unused = kernels.room(len(sources)) - len(sources)  # rows
     rows = [_numbers(reference.camera, source.camera) for _, source in sources]
-    numbers = moved(torch.tensor(rows + [[0.0] * kernels.NUMBERS] * unused), device)
+    numbers = to_device(torch.tensor(rows + [[0.0] * kernels.NUMBERS] * unused), device)
     places = [[0 if t is None else t.data_ptr() for t in row] for row in zip(maps, sure, masks, strict=True)]
-    addresses = moved(torch.tensor(places + [[0, 0, 0]] * unused, dtype=torch.int64), device)
+    addresses = to_device(torch.tensor(places + [[0, 0, 0]] * unused, dtype=torch.int64), device)
     needed = torch.full((), rule.min_views, device=device)
     if not config.strict_views and rule.min_views > 1:
         needed = enough_sources(rule.min_views, kernels.in_sight(depth, numbers, len(sources)))
@@ -130,7 +130,7 @@ def judge_fast(
     )
     if marked is not None:
         marked.pack()
-    photo, camera = colours(loaded.photo, depth), moved(_pinhole(reference.camera), device)
+    photo, camera = colours(loaded.photo, depth), to_device(_pinhole(reference.camera), device)
     count, columns = kernels.points(mean, fresh, photo.contiguous(), confidence, views, camera, position_type)
     cloud = PointCloud(*columns)
     kept = DepthMap(confirmed, reference.camera)

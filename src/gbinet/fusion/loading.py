@@ -18,7 +18,7 @@ from gbinet.formats.image import read_image, read_mask, shrunk
 from gbinet.fusion.photometric import trusted
 from gbinet.fusion.sky import sky
 from gbinet.fusion.sources import DepthSource, RecentMaps
-from gbinet.ops.moved import moved
+from gbinet.ops.transfer import to_device
 from gbinet.scene import Scene, View
 
 if TYPE_CHECKING:
@@ -126,15 +126,15 @@ class Loader:
 
     def _filtered(self, found: DepthMap, mask: Tensor | None, photo: Tensor | None) -> Loaded:
         config = self.config
-        depth = moved(found.depth, self.device).to(torch.float32)
+        depth = to_device(found.depth, self.device).to(torch.float32)
         keep = (depth > 0) & torch.isfinite(depth)
         if mask is not None:
-            keep &= moved(mask, self.device)
+            keep &= to_device(mask, self.device)
         known = keep.sum()
-        photo = None if photo is None else moved(photo, self.device)
+        photo = None if photo is None else to_device(photo, self.device)
         confidence = None
         if found.confidence is not None:
-            confidence = moved(found.confidence, self.device).to(torch.float32)
+            confidence = to_device(found.confidence, self.device).to(torch.float32)
             least = config.confidence_for(found.made_by)
             keep &= trusted(confidence, photo, least, config.blank_confidence, config.keep_burnt_out)
             if photo is not None and not config.keep_sky:

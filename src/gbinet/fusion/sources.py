@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError
-from gbinet.ops.moved import Computed
+from gbinet.ops.transfer import Computed
 
 MAX_BYTES = 1 << 30  # 50 views of 1600x1152 px, with confidence and photo
 

@@ -1,4 +1,4 @@
-"""What a network is asked: refused with a reason before it gives nonsense."""
+"""Checks of the network's input: bad input is an error that names it, not a meaningless depth map."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gbinet.model.config import Readout
 
 
 def check_shapes(images: Tensor, cameras: Camera, layout: str) -> None:
-    """Say what does not fit together; looks at no values, so that a GPU need not be waited for."""
+    """Check what fits together without reading values, which would wait for a GPU. layout: of the images."""
     axes = layout.count(",") + 1
     if images.dim() != axes or images.shape[-3] != 3:
         raise InputError(f"images must be {layout}, got {list(images.shape)}")
@@ -50,7 +50,7 @@ def check_choices(stages: int, done: int, readout: str) -> None:
 
 
 def check_values(images: Tensor, cameras: Camera) -> None:
-    """Say which view is broken before the network gives nonsense. images [V, 3, H, W], cameras [V]."""
+    """Check that all values are possible, and name the view otherwise. images [V, 3, H, W], cameras [V]."""
     finite = torch.isfinite(images).flatten(1).all(1)
     if not bool(finite.all()):
         raise InputError(f"image {int((~finite).nonzero()[0])} has a value that is not finite")
@@ -62,7 +62,7 @@ def check_values(images: Tensor, cameras: Camera) -> None:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside, the mode of before outside, whatever happens."""
+    """Eval mode inside; the mode is restored afterwards."""
     was_training = model.training
     model.eval()
     try:

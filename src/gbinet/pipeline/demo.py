@@ -20,9 +20,9 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.reconstruct import ReconstructConfig, Reconstruction, run
 from gbinet.pointcloud import PointCloud
 from gbinet.progress import StepProgress
-from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene
 from gbinet.render.scenery import look_at
+from gbinet.render.seeding import generator
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render
 from gbinet.scene import DepthRange, Scene, View
@@ -105,7 +105,7 @@ def render_scene(folder: Path, config: DemoConfig, progress: StepProgress | None
     """Photos and true depth of a rendered table, written to a folder."""
     made = make_scene(config.seed, kind="table")
     cameras = _arc(config)
-    rng = chance(config.seed, "demo")
+    rng = generator(config.seed, "demo")
     views = []
     pictures = []
     for index in range(config.views):

@@ -16,7 +16,7 @@ from gbinet.errors import GBiNetError
 from gbinet.formats.image import image_size
 from gbinet.fusion.judging import rehearse
 from gbinet.inference.compilers import hash_triton
-from gbinet.inference.compiling import MapKind, Tell, compile_kernels, has_kernels, kinds_of
+from gbinet.inference.compiling import CompileProgress, MapKind, compile_kernels, has_kernels, kinds_of
 from gbinet.inference.device import pick_device
 from gbinet.inference.tiles import working_size
 from gbinet.model.gbinet import GBiNet
@@ -68,7 +68,7 @@ def preparing_beside(source: Scene | str | Path, model: GBiNet, config: Reconstr
 
 
 def _compile(
-    kinds: list[MapKind], model: GBiNet, config: ReconstructConfig, tell: Tell | None = None
+    kinds: list[MapKind], model: GBiNet, config: ReconstructConfig, tell: CompileProgress | None = None
 ) -> None:
     device = pick_device(config.depth.device)
     compile_kernels(model, config.depth, kinds, lambda: rehearse(config.fusion, device), tell)

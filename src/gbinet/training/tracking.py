@@ -16,7 +16,7 @@ from gbinet.training.validate import Prediction, Validation
 
 
 def stage_measures(sums: Tensor) -> list[dict[str, float]]:
-    """Sums over pixels [stages, len(MEASURES)] -> readable numbers per stage."""
+    """Sums over pixels [stages, len(MEASURES)] -> means and shares, a dictionary per stage."""
     rows = []
     for values in sums.tolist():
         total = dict(zip(MEASURES, values, strict=True))
