@@ -138,7 +138,7 @@ def opened(folder: Path, out: Path) -> Scene:
         scene = load_scene(folder, cache=out / "undistorted")
         refined = json.loads((out / "run.json").read_text()).get("refined_cameras") is not None
         return refine_cameras(scene, out)[0] if refined else scene
-    return load_scene(out / "sfm", kind="colmap", cache=out / "undistorted")
+    return load_scene(out)  # also where it was placed on the map
 
 
 def measure(folder: Path, out: Path, scene: Scene, fusion: FusionConfig) -> dict[str, Any]:
