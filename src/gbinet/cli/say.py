@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable
 
-from gbinet.names import shown
+from gbinet.names import printable
 
 _for_programs = False  # stdout belongs to one JSON object; all else goes to stderr
 
@@ -22,7 +22,7 @@ def for_programs() -> bool:
 
 
 def say(text: object) -> None:
-    print(shown(text), file=sys.stderr if _for_programs else sys.stdout, flush=True)
+    print(printable(text), file=sys.stderr if _for_programs else sys.stdout, flush=True)
 
 
 def say_lines(text: str) -> None:

@@ -19,7 +19,7 @@ from gbinet.formats.atomic import write_json, write_text
 from gbinet.formats.image import write_image
 from gbinet.formats.ply import write_ply
 from gbinet.formats.reading import is_file, read_json
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.pointcloud import PointCloud
 from gbinet.provenance import software
 
@@ -77,14 +77,16 @@ def write_scores(folder: str | Path, report: ScoreSheet, name: str = "scores") -
 
 
 def _write_markdown(path: Path, report: ScoreSheet) -> Path:
-    lines = [f"# {shown(report.title)}", ""]
+    lines = [f"# {printable(report.title)}", ""]
     made_by = makers([report.prediction, report.details])
     lines += [f"Made by {in_words(one)}." for one in made_by]
     lines += [f"Scored by {software()}.", ""]
     for heading, values in (("Measured", report.prediction), ("Measured with", report.settings)):
         if values:
             lines += [
-                f"{heading}: " + "; ".join(f"{shown(k)} `{shown(v)}`" for k, v in _flat(values)) + ".",
+                f"{heading}: "
+                + "; ".join(f"{printable(k)} `{printable(v)}`" for k, v in _flat(values))
+                + ".",
                 "",
             ]
     lines += [report.table.markdown(), ""]
@@ -92,7 +94,7 @@ def _write_markdown(path: Path, report: ScoreSheet) -> Path:
     for title, table in report.more.items():
         lines += [f"## {title}", "", table.markdown(), ""]
     for picture in report.pictures:
-        lines += [f"![{shown(picture.stem)}]({quote(bytes(picture.relative_to(path.parent)))})", ""]
+        lines += [f"![{printable(picture.stem)}]({quote(bytes(picture.relative_to(path.parent)))})", ""]
     return write_text(path, "\n".join(lines))
 
 
@@ -130,7 +132,7 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> 
 def _cell(value: object, digits: int) -> str:
     if isinstance(value, float):
         return "-" if math.isnan(value) else f"{value:.{digits}f}"
-    return f"{value:,}" if isinstance(value, int) else shown(value).replace("|", "\\|")
+    return f"{value:,}" if isinstance(value, int) else printable(value).replace("|", "\\|")
 
 
 def provenance(path: str | Path) -> dict[str, object]:

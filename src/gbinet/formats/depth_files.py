@@ -40,7 +40,7 @@ from gbinet.formats.made_by import KEY, Maker, as_array, maker_of, record_maker
 from gbinet.formats.openmvs import dmap_image_name, read_dmap
 from gbinet.formats.pfm import read_pfm, write_pfm
 from gbinet.formats.reading import NPY_HEADER, is_file, open_sized
-from gbinet.names import file_stem, shown
+from gbinet.names import file_stem, printable
 
 Array = np.ndarray[Any, Any]
 
@@ -258,7 +258,7 @@ def _read_npz_depth(path: Path) -> Array:
 
 def _camera_arrays(camera: Camera | None, photo: str | None) -> dict[str, Array]:
     """K, cam_from_world and the photo's name, as an .npz holds them."""
-    arrays: dict[str, Array] = {} if photo is None else {"photo": np.array(shown(photo))}
+    arrays: dict[str, Array] = {} if photo is None else {"photo": np.array(printable(photo))}
     if camera is not None:
         arrays |= {"K": camera.K.double().cpu().numpy()}
         arrays |= {"cam_from_world": camera.cam_from_world.double().cpu().numpy()}

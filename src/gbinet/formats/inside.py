@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gbinet.errors import FormatError
 from gbinet.formats.reading import is_file
-from gbinet.names import shown
+from gbinet.names import printable
 
 
 class Inside:
@@ -35,8 +35,8 @@ class Inside:
         if not self.contains(path):
             raise FormatError(
                 path,
-                f"lies outside {shown(self.folders[0])} and is not read; "
-                f"if you trust what names it, allow its folder with --images {shown(path.parent)}",
+                f"lies outside {printable(self.folders[0])} and is not read; "
+                f"if you trust what names it, allow its folder with --images {printable(path.parent)}",
             )
         return path
 

@@ -15,7 +15,7 @@ from gbinet.formats.depth_files import write_depth
 from gbinet.formats.image import ImageHeader, read_header
 from gbinet.formats.mvsnet import CamFile, cam_text, pair_text, read_cam, read_pairs
 from gbinet.formats.reading import is_file
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import DepthRange, Scene, SourceView, View
 from gbinet.scenes.kind import DepthMaps, Kind, Reading, Writer
@@ -83,7 +83,7 @@ def read(
         try:
             header = header if header and same_size else read_header(image)
         except FormatError as error:
-            warnings.append(f"left out {shown(stem)}: {error}")
+            warnings.append(f"left out {printable(stem)}: {error}")
             continue
         cam = read_cam(path)
         camera = checked_camera(path, cam.K, cam.cam_from_world, header.size)
@@ -109,9 +109,9 @@ def _unmatched(images: set[str], cams: set[str]) -> list[str]:
     without = sorted(stem for stem in images - cams if not stem.endswith("_masked"))  # BlendedMVS
     texts = []
     if missing:
-        texts.append(f"{len(missing)} cameras have no image (first: {shown(missing[0])}); left out")
+        texts.append(f"{len(missing)} cameras have no image (first: {printable(missing[0])}); left out")
     if without:
-        texts.append(f"{len(without)} photos have no camera file (first: {shown(without[0])}); left out")
+        texts.append(f"{len(without)} photos have no camera file (first: {printable(without[0])}); left out")
     return texts
 
 
@@ -119,7 +119,7 @@ def _with_range(view: View, cam: CamFile, interval_scale: float | None, warnings
     try:
         return replace(view, depth_range=cam_range(cam, interval_scale))
     except InputError as error:  # happens in BlendedMVS: a few near ends are not positive
-        warnings.append(f"{shown(view.name)}: the range in its cam file is unusable ({error})")
+        warnings.append(f"{printable(view.name)}: the range in its cam file is unusable ({error})")
         return view
 
 

@@ -14,7 +14,7 @@ from gbinet.formats.inside import Inside
 from gbinet.formats.nerfstudio import DEPTH_SCALE, frame_entry, read_transforms, write_transforms
 from gbinet.formats.ply import read_ply, write_ply
 from gbinet.formats.reading import is_file
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, SparsePoints
 from gbinet.scenes.kind import DepthMaps, Kind, Reading, Writer
@@ -81,7 +81,7 @@ def _existing(inside: Inside, folder: Path, name: str | None, warnings: list[str
         return None
     if is_file(path):
         return path
-    warnings.append(f"{shown(name)} is named in transforms.json, but is not there")
+    warnings.append(f"{printable(name)} is named in transforms.json, but is not there")
     return None
 
 

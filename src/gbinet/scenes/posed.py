@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.colmap import ColmapCamera
 from gbinet.formats.image import read_header
-from gbinet.names import distinct_stems, shown
+from gbinet.names import distinct_stems, printable
 from gbinet.scene import View
 from gbinet.scenes.kind import Reading
 from gbinet.scenes.undistort import Photo, Undistorter
@@ -92,7 +92,7 @@ def views_of(
         except FormatError as error:
             if error.path == model:
                 raise
-            warnings.append(f"left out {shown(path)}: {error}")
+            warnings.append(f"left out {printable(path)}: {error}")
     undistorter.remember()
     if not views:
         raise SceneError(f"{model}: none of its {len(paths)} images can be read; {warnings[0]}")

@@ -21,7 +21,7 @@ from gbinet.formats.fingerprint import UNREADABLE, digest
 from gbinet.formats.image import image_size
 from gbinet.formats.inside import Inside
 from gbinet.formats.reading import is_file, read_json, read_record
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.scene import DepthRange, Scene, SourceView, View
 from gbinet.scenes.kind import Kind, Reading
 from gbinet.scenes.views import MaskFinder, checked_camera
@@ -159,13 +159,13 @@ def read(folder: Path, reading: Reading) -> Scene:
             view = _view(path, entry, folder, inside)
             if not is_file(view.image_path):
                 warnings.append(
-                    f"left out {shown(view.name)}: its photo {shown(entry['photo'])} is not there"
+                    f"left out {printable(view.name)}: its photo {printable(entry['photo'])} is not there"
                 )
                 continue
             try:
                 size = image_size(view.image_path)
             except FormatError as error:
-                warnings.append(f"left out {shown(view.name)}: {error}")
+                warnings.append(f"left out {printable(view.name)}: {error}")
                 continue
             found = finder.find(view.image_path) if reading.masks is not None else None
             kept[index] = len(views)

@@ -9,7 +9,7 @@ import numpy as np
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.image import read_header
 from gbinet.formats.rgbd import read_intrinsics, read_poses
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.scene import Scene, View
 from gbinet.scenes.kind import Kind, Reading
 from gbinet.scenes.views import MaskFinder, checked_camera, images_by_stem
@@ -37,12 +37,12 @@ def read(folder: Path, reading: Reading) -> Scene:
     warnings: list[str] = []
     for row, (stem, image) in enumerate(photos.items()):
         if not np.isfinite(poses[row]).all():
-            warnings.append(f"left out {shown(stem)}: its pose is not finite (tracking was lost)")
+            warnings.append(f"left out {printable(stem)}: its pose is not finite (tracking was lost)")
             continue
         try:
             header = read_header(image)
         except FormatError as error:
-            warnings.append(f"left out {shown(stem)}: {error}")
+            warnings.append(f"left out {printable(stem)}: {error}")
             continue
         position = f"line {row + 1}"
         try:

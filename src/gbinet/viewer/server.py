@@ -14,7 +14,7 @@ from gbinet.errors import GBiNetError
 from gbinet.formats.colmap import quaternion
 from gbinet.formats.image import read_image
 from gbinet.fusion.sources import DepthSource
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer.colour import colourise_depth
@@ -78,7 +78,7 @@ def _add_cloud(server: Any, cloud: PointCloud, name: str) -> None:
 
 def _markdown(name: str) -> str:
     """A name that no character of Markdown, or of the HTML inside it, changes."""
-    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", shown(name))
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", printable(name))
 
 
 def _stand_in_front(server: Any, cloud: PointCloud, scene: Scene) -> None:
