@@ -28,9 +28,7 @@ def test_what_is_shown_is_one_printable_line_of_utf8(text: str) -> None:
 
 
 def test_how_names_are_shown() -> None:
-    assert (
-        printable("café [/b] <script>.jpg") == "café [/b] <script>.jpg"
-    )  # the page and the table escape these
+    assert printable("café [/b] <script>.jpg") == "café [/b] <script>.jpg"  # pages and tables escape it
     assert printable(os.fsdecode(b"caf\xe9.jpg")) == r"caf\xe9.jpg"
     assert printable("a\x1b[31m\nb") == r"a\x1b[31m\x0ab"
     assert printable("\ud800 \u202e") == r"\ud800 \u202e"

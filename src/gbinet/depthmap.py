@@ -74,8 +74,8 @@ class DepthMap:
         Returns:
             Unit normals in the world, towards the camera, [H, W, 3]; 0 where neighbours are too few.
         """
-        # Along a plane, inverse depth is affine in the pixel: q = (a, b, c) . (u, v, 1). The plane's normal is
-        # -K^T (a, b, c). The three are fitted by least squares over the neighbours that count.
+        # Along a plane, inverse depth is affine in the pixel: q = (a, b, c) . (u, v, 1). The plane's normal
+        # is -K^T (a, b, c). The three are fitted by least squares over the neighbours that count.
         camera = self.camera.to(self.depth.device, torch.float32)
         depth = torch.where(self.valid, self.depth, 0).float()
         height, width = depth.shape

@@ -195,7 +195,7 @@ def test_a_disk_that_is_full_while_points_come_is_said_too(tmp_path, monkeypatch
         if len(calls) == 1:
             raise OSError(errno.ENOSPC, "as the system says it")
 
-    monkeypatch.setattr("gbinet.formats.atomic._FLUSHED", 1)
+    monkeypatch.setattr("gbinet.formats.atomic._FLUSH_BYTES", 1)
     monkeypatch.setattr("gbinet.formats.atomic.os.fsync", fails_once)
     with pytest.raises(GBiNetError, match="disk is full"), PlyWriter(tmp_path / "a.ply") as writer:
         writer.append(cloud_of(10, 0, frozenset()))

@@ -10,7 +10,7 @@ import tyro
 from gbinet.cli.options import Assets, OutFile, otherwise
 from gbinet.cli.say import say, say_lines, tell
 from gbinet.errors import InputError
-from gbinet.formats.atomic import plain, write_json
+from gbinet.formats.atomic import json_ready, write_json
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
 from gbinet.render.validation import LIFE_SCENES, life_samples
@@ -59,4 +59,4 @@ def run(
 def _finish(out: Path | None, content: dict[str, Any]) -> None:
     if out is not None:
         say(f"figures in {write_json(out, content)}")
-    tell(plain(content))
+    tell(json_ready(content))

@@ -83,12 +83,8 @@ def _write_markdown(path: Path, report: ScoreSheet) -> Path:
     lines += [f"Scored by {software()}.", ""]
     for heading, values in (("Measured", report.prediction), ("Measured with", report.settings)):
         if values:
-            lines += [
-                f"{heading}: "
-                + "; ".join(f"{printable(k)} `{printable(v)}`" for k, v in _flat(values))
-                + ".",
-                "",
-            ]
+            listed = "; ".join(f"{printable(key)} `{printable(value)}`" for key, value in _flat(values))
+            lines += [f"{heading}: {listed}.", ""]
     lines += [report.table.markdown(), ""]
     lines += [line for note in report.notes for line in (note, "")]
     for title, table in report.more.items():

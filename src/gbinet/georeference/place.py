@@ -166,8 +166,8 @@ def _given_places(
 ) -> tuple[dict[int, tuple[float, float, float]], str | None]:
     """The same from a table; photos are found by their names, with or without ending."""
     positions = read_positions(table)
-    by_name = {Path(name).name: place for name, place in positions.places.items()}
-    by_stem = {Path(name).stem: place for name, place in positions.places.items()}
+    by_name = {Path(name).name: place for name, place in positions.by_photo.items()}
+    by_stem = {Path(name).stem: place for name, place in positions.by_photo.items()}
     known = {}
     for index, view in enumerate(scene.views):
         photo = (view.original_path or view.image_path).name

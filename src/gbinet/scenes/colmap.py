@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gbinet.depthmap import DepthMap
 from gbinet.errors import SceneError
+from gbinet.formats.allowed_folders import AllowedFolders
 from gbinet.formats.atomic import write_text
 from gbinet.formats.colmap import (
     ColmapCamera,
@@ -27,7 +28,6 @@ from gbinet.formats.colmap import (
     write_model,
 )
 from gbinet.formats.colmap_array import write_colmap_array
-from gbinet.formats.inside import Inside
 from gbinet.formats.made_by import record_maker
 from gbinet.formats.reading import is_file
 from gbinet.pointcloud import PointCloud
@@ -69,12 +69,12 @@ def read(folder: Path, reading: Reading) -> Scene:
         raise SceneError(f"{model_at}: the model holds no images; its reconstruction failed")
     names = [image.name for image in model.images]
     images_at = reading.images or _images_folder(folder, model_at, names)
-    inside = Inside(folder, images_at, images=reading.images)
+    allowed = AllowedFolders(folder, images_at, images=reading.images)
     masks = MaskFinder(folder, images_at, reading.masks)
 
     def posed(index: int, name: str) -> PosedPhoto:
         image = model.images[index]
-        path = inside.find_photo(images_at, image.name)
+        path = allowed.find_photo(images_at, image.name)
         lens = model.cameras[image.camera_id]
         return PosedPhoto(name, Photo(path, masks.find(path)), lens, image.cam_from_world, model_at)
 

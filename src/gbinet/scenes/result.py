@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from gbinet.errors import FormatError, GBiNetError, InputError, SceneError
+from gbinet.formats.allowed_folders import AllowedFolders
 from gbinet.formats.atomic import atomic_path, remove_temporary, write_json
 from gbinet.formats.fingerprint import UNREADABLE, digest
 from gbinet.formats.image import image_size
-from gbinet.formats.inside import Inside
 from gbinet.formats.reading import is_file, read_json, read_record
 from gbinet.names import printable
 from gbinet.scene import DepthRange, Scene, SourceView, View
@@ -151,12 +151,12 @@ def recognise(folder: Path) -> bool:
 def read(folder: Path, reading: Reading) -> Scene:
     path = folder / FILE
     content = read_json(path, 1 << 28)
-    inside = Inside(folder, images=reading.images)
+    allowed = AllowedFolders(folder, images=reading.images)
     finder = MaskFinder(folder, folder / "photos", reading.masks)
     views, warnings, kept = list[View](), list[str](), dict[int, int]()
     try:
         for index, entry in enumerate(content["views"]):
-            view = _view(path, entry, folder, inside)
+            view = _view(path, entry, folder, allowed)
             if not is_file(view.image_path):
                 warnings.append(
                     f"left out {printable(view.name)}: its photo {printable(entry['photo'])} is not there"
@@ -181,17 +181,17 @@ def read(folder: Path, reading: Reading) -> Scene:
     return Scene(name, "gbinet", folder, ranked, warnings=tuple(warnings))
 
 
-def _view(path: Path, entry: dict[str, Any], folder: Path, inside: Inside) -> View:
+def _view(path: Path, entry: dict[str, Any], folder: Path, allowed: AllowedFolders) -> View:
     K, pose = (np.array(entry[key], dtype=np.float64) for key in ("K", "cam_from_world"))
     name, limits = str(entry["name"]), entry["depth_range"]
     camera = checked_camera(path, K, pose, (int(entry["width"]), int(entry["height"])), f"view {name}")
     mask, depth = (
-        None if entry[key] is None else inside.check(folder / str(entry[key])) for key in ("mask", "depth")
+        None if entry[key] is None else allowed.check(folder / str(entry[key])) for key in ("mask", "depth")
     )
     return View(
         name,
         camera,
-        inside.find_photo(folder, str(entry["photo"])),
+        allowed.find_photo(folder, str(entry["photo"])),
         None if limits is None else DepthRange(float(limits[0]), float(limits[1])),
         mask_path=mask,
         depth_path=depth,

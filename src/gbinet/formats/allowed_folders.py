@@ -1,7 +1,7 @@
-"""Which files a file may name: those of its own folder, and of the folder that the user gave for photos.
+"""Which files the paths in a scene's files may lead to: its own folder, and the user's folder of photos.
 
-Links on the disk are followed: whoever made the folder put them there. `..` and absolute paths inside a model
-or JSON file are not, unless they end in one of these folders.
+Symbolic links are followed: whoever made the folder put them there. `..` and absolute paths in a model or
+JSON file are refused, unless they end in one of these folders.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from gbinet.formats.reading import is_file
 from gbinet.names import printable
 
 
-class Inside:
-    """The folders that names from a scene's files may lead to."""
+class AllowedFolders:
+    """Resolves paths from a scene's files, and refuses those that lead out of the given folders."""
 
     def __init__(self, *folders: Path, images: Path | None = None) -> None:
         self.images = images
         self.folders = folders if images is None else (*folders, images)
 
     def find_photo(self, base: Path, name: str) -> Path:
-        """The photo that `name` means: below the given folder of photos, if there is one, or below `base`."""
+        """The photo that a file calls `name`: in the user's folder of photos if it is there, else in base."""
         parts = [part for part in Path(name).parts if part not in ("/", "..")]
         if self.images is not None:
-            # `images/left/01.jpg` may be `left/01.jpg` there.
+            # What a file calls `images/left/01.jpg` may be `left/01.jpg` there.
             for first in range(len(parts)):
                 if is_file(path := self.images.joinpath(*parts[first:])):
                     return path
         return self.check(base / name)
 
     def check(self, path: Path) -> Path:
-        """The same path, or a FormatError that says how to allow it."""
+        """Return the path; raise a FormatError that says how to allow it if it lies outside."""
         if not self.contains(path):
             raise FormatError(
                 path,
@@ -45,7 +45,7 @@ class Inside:
             if path.is_relative_to(folder) and ".." not in path.relative_to(folder).parts:
                 return True
         try:
-            end = path.resolve()
-            return any(end.is_relative_to(folder.resolve()) for folder in self.folders)
-        except (OSError, ValueError, RuntimeError):  # no name of a file, or a circle of links
+            resolved = path.resolve()
+            return any(resolved.is_relative_to(folder.resolve()) for folder in self.folders)
+        except (OSError, ValueError, RuntimeError):  # not a file name, or a cycle of links
             return False
