@@ -19,7 +19,7 @@ from gbinet.pipeline.video import video_photos
 from gbinet.progress import StepProgress
 from gbinet.scene import Scene
 from gbinet.scenes.kinds import is_tracked
-from gbinet.scenes.refine.keep import refine_cameras
+from gbinet.scenes.refine.cached import refine_cameras
 from gbinet.scenes.refine.outcome import Refinement
 from gbinet.scenes.result import write_result
 from gbinet.scenes.sfm.pose import PosedPhotos
