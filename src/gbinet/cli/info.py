@@ -165,18 +165,18 @@ def _summary(scene: Scene) -> Table:
 
 def _depth_maps(scene: Scene) -> str:
     """The depth maps that `gbinet fuse` and `convert` find in the scene."""
-    from gbinet.scenes.depth_folder import WORKSPACE, DepthFolder
+    from gbinet.scenes.depth_folder import COLMAP_MAPS, DepthFolder
 
     maps = DepthFolder(scene)
     found = f"{len(maps.known())} of {len(scene.views)} views"
     if not maps.known():
         return "none"
-    if maps.passed_over:
+    if maps.has_unused_predictions:
         ours = len(DepthFolder.of(scene, scene.root).known())
         return f"{found} (true depth); {ours} by gbinet (--depth {printable(scene.root)})"
     if maps.folder is None:
         return found
-    return f"{found} ({WORKSPACE})" if maps.folder == scene.root / WORKSPACE else f"{found}, by gbinet"
+    return f"{found} ({COLMAP_MAPS})" if maps.folder == scene.root / COLMAP_MAPS else f"{found}, by gbinet"
 
 
 def _views(scene: Scene, rows: int | None) -> Table:

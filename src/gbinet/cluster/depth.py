@@ -26,7 +26,7 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.progress import Progress
 from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder
-from gbinet.scenes.nearest import boxes
+from gbinet.scenes.nearest import split_into_boxes
 
 _GROUP = 64  # views, at most, that a worker takes at a time: what they share is encoded once
 
@@ -139,7 +139,7 @@ def together(scene: Scene, todo: Sequence[int], size: int) -> list[list[int]]:
     """Views in groups of so many at most whose cameras lie together, each in the order of `todo`."""
     position = {view: number for number, view in enumerate(todo)}
     centres = torch.stack([view.camera.centre for view in scene.views]).double()
-    groups = [box.tolist() for box in boxes(centres, torch.tensor(todo), size)]
+    groups = [box.tolist() for box in split_into_boxes(centres, torch.tensor(todo), size)]
     return sorted((sorted(group, key=position.__getitem__) for group in groups), key=lambda g: position[g[0]])
 
 

@@ -32,7 +32,7 @@ from gbinet.formats.made_by import record_maker
 from gbinet.formats.reading import is_file
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, SparsePoints, View
-from gbinet.scenes.kind import DepthMaps, Kind, Reading, Writer
+from gbinet.scenes.kind import DepthMaps, Kind, ReadOptions, Writer
 from gbinet.scenes.posed import PosedPhoto, views_of
 from gbinet.scenes.undistort import Photo
 from gbinet.scenes.views import MaskFinder
@@ -54,7 +54,7 @@ def model_folder(folder: Path) -> Path | None:
 # ---- reading -----------------------------------------------------------------------------------------------
 
 
-def read(folder: Path, reading: Reading) -> Scene:
+def read(folder: Path, options: ReadOptions) -> Scene:
     warnings: list[str] = []
     model_at = model_folder(folder)
     if model_at is None:
@@ -68,9 +68,9 @@ def read(folder: Path, reading: Reading) -> Scene:
     if not model.images:
         raise SceneError(f"{model_at}: the model holds no images; its reconstruction failed")
     names = [image.name for image in model.images]
-    images_at = reading.images or _images_folder(folder, model_at, names)
-    allowed = AllowedFolders(folder, images_at, images=reading.images)
-    masks = MaskFinder(folder, images_at, reading.masks)
+    images_at = options.images or _images_folder(folder, model_at, names)
+    allowed = AllowedFolders(folder, images_at, images=options.images)
+    masks = MaskFinder(folder, images_at, options.masks)
 
     def posed(index: int, name: str) -> PosedPhoto:
         image = model.images[index]
@@ -78,7 +78,7 @@ def read(folder: Path, reading: Reading) -> Scene:
         lens = model.cameras[image.camera_id]
         return PosedPhoto(name, Photo(path, masks.find(path)), lens, image.cam_from_world, model_at)
 
-    views = views_of(model_at, names, posed, folder, reading, warnings)
+    views = views_of(model_at, names, posed, folder, options, warnings)
     points = sparse_points(model, [model.images[index] for index in views])
     return Scene(folder.resolve().name, "colmap", folder, tuple(views.values()), points, tuple(warnings))
 

@@ -18,7 +18,7 @@ from gbinet.formats.reading import is_file
 from gbinet.names import printable
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import DepthRange, Scene, SourceView, View
-from gbinet.scenes.kind import DepthMaps, Kind, Reading, Writer
+from gbinet.scenes.kind import DepthMaps, Kind, ReadOptions, Writer
 from gbinet.scenes.views import MaskFinder, checked_camera, images_by_stem
 from gbinet.scenes.writing import copy_image, copy_mask, index_by_name
 
@@ -49,7 +49,7 @@ def cams_folder(folder: Path) -> Path | None:
 
 def read(
     folder: Path,
-    reading: Reading,
+    options: ReadOptions,
     *,
     kind: str = "mvsnet",
     photos: str = "images",
@@ -62,7 +62,7 @@ def read(
     cams       the folder of cameras, where it is not in the scene's folder
     same_size  all images are known to be alike, so only the first header is read (large training sets)
     """
-    images_at = reading.images or _photos_folder(folder, photos)
+    images_at = options.images or _photos_folder(folder, photos)
     cams = cams or cams_folder(folder)
     if cams is None:
         raise SceneError(f"{folder}: has no cameras (cams/%08d_cam.txt); is this an MVSNet folder?")
@@ -73,7 +73,7 @@ def read(
         )
     images, warnings = images_by_stem(images_at), list[str]()
     named = [(path, match[1]) for path in sorted(cams.iterdir()) if (match := _CAM_NAME.fullmatch(path.name))]
-    masks, depths = MaskFinder(folder, images_at, reading.masks), _depths_by_stem(folder)
+    masks, depths = MaskFinder(folder, images_at, options.masks), _depths_by_stem(folder)
     views: list[View] = []
     header: ImageHeader | None = None
     for path, stem in named:
@@ -89,7 +89,7 @@ def read(
         camera = checked_camera(path, cam.K, cam.cam_from_world, header.size)
         mask = masks.find(image) or (image if header.has_alpha else None)
         view = View(stem, camera, image, mask_path=mask, depth_path=depths.get(stem))
-        views.append(_with_range(view, cam, reading.interval_scale, warnings))
+        views.append(_with_range(view, cam, options.interval_scale, warnings))
     warnings += _unmatched(set(images), {stem for _, stem in named})
     if not views:
         raise SceneError(f"{folder}: no camera in {cams.name}/ has an image in {images_at.name}/")

@@ -17,7 +17,7 @@ from gbinet.formats.reading import is_file
 from gbinet.names import printable
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, SparsePoints
-from gbinet.scenes.kind import DepthMaps, Kind, Reading, Writer
+from gbinet.scenes.kind import DepthMaps, Kind, ReadOptions, Writer
 from gbinet.scenes.posed import PosedPhoto, views_of
 from gbinet.scenes.undistort import Photo
 from gbinet.scenes.views import MaskFinder
@@ -37,7 +37,7 @@ def transforms_file(folder: Path) -> Path | None:
 # ---- reading -----------------------------------------------------------------------------------------------
 
 
-def read(folder: Path, reading: Reading) -> Scene:
+def read(folder: Path, options: ReadOptions) -> Scene:
     path = transforms_file(folder)
     if path is None:
         raise SceneError(f"{folder}: has no transforms.json")
@@ -45,21 +45,21 @@ def read(folder: Path, reading: Reading) -> Scene:
     if not transforms.frames:
         raise SceneError(f"{path}: its list of frames is empty")
     warnings: list[str] = []
-    masks = MaskFinder(folder, reading.images or folder / "images", reading.masks)
-    allowed = AllowedFolders(folder, images=reading.images)
+    masks = MaskFinder(folder, options.images or folder / "images", options.masks)
+    allowed = AllowedFolders(folder, images=options.images)
     scale = DEPTH_SCALE if transforms.depth_scale is None else transforms.depth_scale
 
     def posed(index: int, name: str) -> PosedPhoto:
         frame = transforms.frames[index]
         image = _image(allowed, folder, frame.file_path)
         lens = frame.lens(read_header(image).stored_size)
-        mask = None if reading.masks else _existing(allowed, folder, frame.mask_path, warnings)
+        mask = None if options.masks else _existing(allowed, folder, frame.mask_path, warnings)
         depth = _existing(allowed, folder, frame.depth_path, warnings)
         photo = Photo(image, mask or masks.find(image), depth, scale)
         return PosedPhoto(name, photo, lens, frame.cam_from_world, path)
 
     names = [frame.file_path for frame in transforms.frames]
-    views = tuple(views_of(path, names, posed, folder, reading, warnings).values())
+    views = tuple(views_of(path, names, posed, folder, options, warnings).values())
     points = _points(allowed, folder, transforms.ply_file_path, warnings)
     return Scene(folder.resolve().name, "nerfstudio", folder, views, points, tuple(warnings))
 

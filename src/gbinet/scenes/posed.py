@@ -16,14 +16,14 @@ from gbinet.formats.colmap import ColmapCamera
 from gbinet.formats.image import read_header
 from gbinet.names import distinct_stems, printable
 from gbinet.scene import View
-from gbinet.scenes.kind import Reading
+from gbinet.scenes.kind import ReadOptions
 from gbinet.scenes.undistort import Photo, Undistorter
 from gbinet.scenes.views import checked_camera, turned_upright
 
 
 @dataclass(frozen=True)
 class PosedPhoto:
-    """What a model file says about one photo."""
+    """A photo with its camera, as a model file gives them."""
 
     name: str  # of the view to be
     photo: Photo
@@ -45,7 +45,7 @@ def _view(posed: PosedPhoto, undistorter: Undistorter, warnings: list[str]) -> V
     stored = (
         header.orientation == 1
         or not _same_shape(posed.lens, header.size)
-        or (_same_shape(posed.lens, header.stored_size))
+        or _same_shape(posed.lens, header.stored_size)
     )
     size = header.stored_size if stored else header.size
     lens = _fitted(posed, size, warnings)
@@ -73,27 +73,27 @@ def views_of(
     paths: list[str],
     posed: Callable[[int, str], PosedPhoto],
     folder: Path,
-    reading: Reading,
+    options: ReadOptions,
     warnings: list[str],
 ) -> dict[int, View]:
     """The views of the photos that a model file names, by their number there; a broken photo costs its view.
 
     posed   gives the photo of a number and a name for its view
-    folder  of the scene: the cache of undistorted photos is there unless `reading` says otherwise
+    folder  of the scene: the cache of undistorted photos is there unless `options` name another
     """
-    undistorter = Undistorter(folder, reading.cache)
+    undistorter = Undistorter(folder, options.cache)
     views = {}
     for index, (name, path) in enumerate(zip(unique_names(paths), paths, strict=True)):
         try:
             photo = posed(index, name)
-            if reading.progress is not None and photo.lens.distorted:
-                reading.progress(index, len(paths), "undistorting")
+            if options.progress is not None and photo.lens.distorted:
+                options.progress(index, len(paths), "undistorting")
             views[index] = _view(photo, undistorter, warnings)
         except FormatError as error:
             if error.path == model:
                 raise
             warnings.append(f"left out {printable(path)}: {error}")
-    undistorter.remember()
+    undistorter.save_hashes()
     if not views:
         raise SceneError(f"{model}: none of its {len(paths)} images can be read; {warnings[0]}")
     return views
