@@ -23,7 +23,7 @@ from gbinet.formats.las import las_crs, read_las
 from gbinet.formats.ply import read_ply
 from gbinet.formats.positions import read_positions
 from gbinet.fusion.fuse import FusionConfig
-from gbinet.georeference.align import PlacesError, align
+from gbinet.georeference.align import AlignmentError, align
 from gbinet.georeference.place import PlaceConfig, place_scene, utm_zone
 from gbinet.georeference.similarity import Similarity, moved_camera, moved_scene
 from gbinet.inference.predictor import DepthConfig
@@ -187,14 +187,14 @@ def test_a_moved_camera_sees_the_moved_world_as_before(seed: int, scale: float) 
 def test_positions_that_say_too_little_are_refused_with_the_reason() -> None:
     rng = np.random.default_rng(0)
     line = np.outer(np.arange(20.0), [1, 2, 0.5])
-    with pytest.raises(PlacesError, match="one line"):
+    with pytest.raises(AlignmentError, match="one line"):
         align(line + rng.normal(0, 1e-3, line.shape), 3 * line + rng.normal(0, 0.5, line.shape))
     cloud = rng.normal(size=(20, 3))
-    with pytest.raises(PlacesError, match=r"too coarse|do not fit"):
+    with pytest.raises(AlignmentError, match=r"too coarse|do not fit"):
         align(cloud, cloud * 2 + rng.normal(0, 5, cloud.shape))
-    with pytest.raises(PlacesError, match="too few"):
+    with pytest.raises(AlignmentError, match="too few"):
         align(cloud[:3], cloud[:3])
-    with pytest.raises(PlacesError, match="all the same"):
+    with pytest.raises(AlignmentError, match="all the same"):
         align(cloud, np.ones_like(cloud))
 
 

@@ -23,7 +23,7 @@ _MAX_TILT = math.radians(5)  # largest uncertainty of a rotation
 _LEAST = 4  # positions: three fix a similarity, one more tells whether they are right
 
 
-class PlacesError(GBiNetError):
+class AlignmentError(GBiNetError):
     """Positions that do not say where the model is."""
 
 
@@ -48,28 +48,28 @@ def align(centres: Points, targets: Points) -> Alignment:
     Not pycolmap's alignment: it refuses positions that lie exactly in one plane, as flight plans have them.
     """
     if len(centres) < _LEAST:
-        raise PlacesError(
+        raise AlignmentError(
             f"{len(centres)} photos with a position are too few to place the model: 4 are needed"
         )
     origin = np.median(targets, axis=0)  # map coordinates have millions of metres: first to small numbers
     near = targets - origin
     spread = float(np.median(np.linalg.norm(near - np.median(near, axis=0), axis=1)))
     if spread <= 0:
-        raise PlacesError("the positions of the photos are all the same, so they do not place the model")
+        raise AlignmentError("the positions of the photos are all the same, so they do not place the model")
     first = _first_fit(centres, near, spread)
     if first is None:
-        raise PlacesError("the positions of the photos do not fit the model: most of them would be wrong")
+        raise AlignmentError("the positions of the photos do not fit the model: most of them would be wrong")
     move, used = _refined(centres, near, first, spread)
     residuals = near - move.applied(centres)
     error = float(np.sqrt((residuals[used] ** 2).sum(-1).mean()))
     if error > _COARSE * spread:
-        raise PlacesError(
+        raise AlignmentError(
             f"the positions of the photos are off by {error:.3g} m and spread over {spread:.3g} m only: "
             "too coarse to place the model"
         )
     tilt = _tilt(near[used], error)
     if tilt > _MAX_TILT:
-        raise PlacesError(
+        raise AlignmentError(
             "the photos were taken along one line, which leaves open how the model is tilted around it: "
             "it is not placed"
         )

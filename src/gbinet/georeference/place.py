@@ -86,7 +86,7 @@ class Georeference:
 
 
 def place_scene(scene: Scene, config: PlaceConfig) -> tuple[Scene, Georeference]:
-    """The scene in its local frame; a PlacesError where what is known says too little."""
+    """The scene in its local frame; a AlignmentError where what is known says too little."""
     if config.scale is not None:
         factor = _factor(config.scale)
         move = scaled(factor)
