@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gbinet.camera import Camera
 from gbinet.cluster import pool as pool_module
-from gbinet.cluster.depth import of_a_worker, together
+from gbinet.cluster.depth import nearby_groups, worker_share
 from gbinet.cluster.pool import Pool, in_groups
 from gbinet.cluster.session import Cluster, ClusterConfig
 from gbinet.cluster.worker import Answer
@@ -87,7 +87,7 @@ def test_none_is_begun_far_ahead() -> None:
 def test_who_is_far_ahead_does_what_a_slow_machine_could_not(
     trouble: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "_LOOK", -1.0)  # a lost machine is noticed at once
+    monkeypatch.setattr(pool_module, "_RESIZE_INTERVAL", -1.0)  # a lost machine is noticed at once
 
     def behave(actor: Actor, item: int, lost: dict[int, str]) -> object:
         if item == 5 and not ray.slow:  # answers when the other machine may begin no more
@@ -201,7 +201,7 @@ def test_workers_of_a_machine_share_its_memory(cores: int, asked: int | None, li
     ray.cores = cores
     cluster = Cluster(ray, ClusterConfig(cores=min(asked, cores) if asked else None))
     whole = DepthConfig(max_memory=limit)
-    share = of_a_worker(whole, cluster)
+    share = worker_share(whole, cluster)
     workers = Pool(cluster, None, on_gpu=False).size() / 2  # on each of two machines
     assert share.cache_memory * workers == pytest.approx(whole.cache_memory)
     assert share.max_memory is None if limit is None else share.max_memory * workers == pytest.approx(limit)
@@ -242,7 +242,7 @@ def test_groups_hold_every_view_once(count: int, size: int, seed: int) -> None:
         pose[:3, 3] = torch.randn(3, generator=generator)
         views.append(View(str(number), Camera(torch.eye(3), pose, 8, 8), Path("photo")))
     todo = torch.randperm(count, generator=generator).tolist()[: max(1, count - 2)]
-    groups = together(Scene("scene", "test", Path(), tuple(views)), todo, size)
+    groups = nearby_groups(Scene("scene", "test", Path(), tuple(views)), todo, size)
     assert sorted(view for group in groups for view in group) == sorted(todo)
     assert all(0 < len(group) <= size for group in groups)
     assert all([todo.index(view) for view in group] == sorted(map(todo.index, group)) for group in groups)

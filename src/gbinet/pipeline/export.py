@@ -1,4 +1,4 @@
-"""A finished reconstruction as other programs read it."""
+"""Export of a finished reconstruction to the formats of other programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LIBRARIES = {"depth-exr": ("OpenEXR", "exr"), "las": ("laspy", "geo"), "laz": (
 
 
 def check_exports(kinds: tuple[ExportKind, ...]) -> None:
-    """A library that is missing is said before the work, not after hours."""
+    """Raise an error now, not after hours, if a library for these exports is missing."""
     for kind in kinds:
         if kind in _LIBRARIES:
             module, extra = _LIBRARIES[kind]
@@ -49,7 +49,7 @@ def export(
 
 
 def copy_cloud(source: Path, target: Path, georeference: Georeference | None = None) -> Path:
-    """The same points in another format, piece by piece; in map coordinates where these are known."""
+    """Convert a cloud to another format, piece by piece, in map coordinates if they are known."""
     offset = None if georeference is None else torch.tensor(georeference.offset, dtype=torch.float64)
     with cloud_writer(target, None if georeference is None else georeference.crs) as writer:
         for piece in cloud_pieces(source):
