@@ -70,10 +70,10 @@ class Comparer:
             last_uses.setdefault(view, []).append(used)
         return last_uses
 
-    def forget(self, views: Iterable[int]) -> None:
+    def drop(self, views: Iterable[int]) -> None:
         """Drop views that will not be asked for again."""
         for view in views:
-            self._loader.forget(view)
+            self._loader.drop(view)
 
     def compare(self, index: int, used: UsedPixels | None, following: Sequence[int]) -> Compared | None:
         """Compare one view; None if it has no depth map. Reads ahead what the `following` views need."""

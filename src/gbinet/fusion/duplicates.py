@@ -47,10 +47,10 @@ class UsedPixels:
     def take(self, view: int, like: Tensor) -> Tensor:
         """The used pixels of a view, [H, W] bool, when it is visited; drops the mask."""
         mask = self.of(view, like)
-        self.forget(view)
+        self.drop(view)
         return torch.zeros_like(like, dtype=torch.bool) if mask is None else mask.reshape(like.shape)
 
-    def forget(self, view: int) -> None:
+    def drop(self, view: int) -> None:
         self._visited.add(view)
         self._masks.pop(view, None)
         self._packed.pop(view, None)

@@ -201,9 +201,9 @@ def begin_views(
         order, last_uses = comparer.order, comparer.last_uses
         for position, index in enumerate(order):
             found = comparer.compare(index, used, order[position + 1 : position + 3])
-            comparer.forget(last_uses.get(index, ()))
+            comparer.drop(last_uses.get(index, ()))
             if found is None:
-                used.forget(index)
+                used.drop(index)
                 continue
             finish = partial(finisher, index, found)
             # Only CPU and CUDA can be used by several threads: on other devices, finish in this one.

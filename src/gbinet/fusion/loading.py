@@ -96,11 +96,11 @@ class Loader:
             self._held.popitem(last=False)
         return loaded
 
-    def forget(self, index: int) -> None:
+    def drop(self, index: int) -> None:
         """Drop a view that will not be asked for again."""
         self._held.pop(index, None)
         if isinstance(self.depths, RecentMaps):
-            self.depths.forget(index)
+            self.depths.drop(index)
 
     def _ask(self, index: int) -> None:
         if index not in self._coming:

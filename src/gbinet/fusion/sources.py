@@ -56,8 +56,8 @@ class RecentMaps:
             if index not in self._photos and self._room_for(photo):
                 self._photos[index] = photo, Computed(photo)
 
-    def forget(self, index: int) -> None:
-        """Make room: nobody will ask for this view again."""
+    def drop(self, index: int) -> None:
+        """Drop the map and photo of a view that will not be asked for again."""
         with self._changed:
             if index in self._maps:
                 depth_map, _ = self._maps.pop(index)

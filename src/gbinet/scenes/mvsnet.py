@@ -22,7 +22,7 @@ from gbinet.scenes.kind import DepthMaps, Kind, ReadOptions, Writer
 from gbinet.scenes.views import MaskFinder, checked_camera, images_by_stem
 from gbinet.scenes.writing import copy_image, copy_mask, index_by_name
 
-# The far end where a cam file says only `near interval`. DTU as everybody tests it: 425 to 935 mm.
+# For the far end, where a cam file has only `near interval`. DTU as it is usually tested: 425 to 935 mm.
 INTERVAL_SCALE = 0.8
 PLANES = 256
 
@@ -104,14 +104,14 @@ def _photos_folder(folder: Path, wanted: str) -> Path:
 
 
 def _unmatched(images: set[str], cams: set[str]) -> list[str]:
-    """What to say about cameras without an image and images without a camera."""
+    """Warnings about cameras without an image, and images without a camera."""
     missing = sorted(cams - images)
-    without = sorted(stem for stem in images - cams if not stem.endswith("_masked"))  # BlendedMVS
+    unposed = sorted(stem for stem in images - cams if not stem.endswith("_masked"))  # BlendedMVS
     texts = []
     if missing:
         texts.append(f"{len(missing)} cameras have no image (first: {printable(missing[0])}); left out")
-    if without:
-        texts.append(f"{len(without)} photos have no camera file (first: {printable(without[0])}); left out")
+    if unposed:
+        texts.append(f"{len(unposed)} photos have no camera file (first: {printable(unposed[0])}); left out")
     return texts
 
 
