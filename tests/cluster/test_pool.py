@@ -213,7 +213,7 @@ def test_machines_that_are_still_to_join_are_waited_for() -> None:
     assert (cluster.worker_cores(), Pool(cluster, None, on_gpu=False).size()) == (8, 0)
 
 
-def test_the_reason_is_said_without_ray_s_trace() -> None:
+def test_the_reason_is_reported_without_the_trace_of_ray() -> None:
     def dies(actor: Actor, item: int, lost: dict[int, str]) -> int:
         raise RayError(
             "\x1b[36mray::Worker.do()\x1b[39m (pid=7)\n  File x.py\n\x1b[31mNo memory\x1b[0m: 3 GB "
@@ -226,7 +226,7 @@ def test_the_reason_is_said_without_ray_s_trace() -> None:
     assert "\x1b" not in str(caught.value) and "x.py" not in str(caught.value)
 
 
-def test_another_version_on_a_machine_is_said() -> None:
+def test_another_version_on_a_machine_is_reported() -> None:
     ray = FakeRay(["a"], fine)
     ray.version = "0.0.7"
     with pytest.raises(GBiNetError, match=r"a machine of the cluster has gbinet 0\.0\.7"):

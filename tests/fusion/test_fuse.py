@@ -238,7 +238,7 @@ def test_scenes_in_map_coordinates_lose_no_precision(ball_scene: SceneMaker, tmp
     assert distance_to_truth(local).quantile(0.95) < 0.01
 
 
-def test_two_photos_are_enough_and_this_is_said(ball_scene: SceneMaker, tmp_path: Path) -> None:
+def test_two_photos_are_enough_and_give_a_warning(ball_scene: SceneMaker, tmp_path: Path) -> None:
     scene = ball_scene(views=2)
     result = fuse(scene, TrueDepth(scene), tmp_path / "cloud.ply")
     assert result.points > 500

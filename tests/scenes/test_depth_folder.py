@@ -82,7 +82,7 @@ def test_ours_come_before_those_of_others_and_geometric_before_photometric(tmp_p
     assert found == {"a": "a.npz", "b": "b.jpg.geometric.bin", "c.d": "c.d.pfm"}
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SceneError, match="no such folder"):
         maps_folder(tmp_path / "nothing")
 

@@ -47,7 +47,7 @@ def test_interval_scale_stretches_only_two_number_tails(tmp_path: Path) -> None:
     assert scene.views[0].depth_range == DepthRange(425, 900)
 
 
-def test_unusable_range_in_a_cam_file_is_replaced_and_said(tmp_path: Path) -> None:
+def test_unusable_range_in_a_cam_file_is_replaced_with_a_warning(tmp_path: Path) -> None:
     scene = load_scene(folders.mvsnet(tmp_path, tail="-0.5 0.02 100 9"))
     folders.check(scene)
     assert any("unusable" in w for w in scene.warnings) and any("guess" in w for w in scene.warnings)
@@ -90,7 +90,7 @@ def test_images_resized_without_their_cameras_are_noticed(tmp_path: Path) -> Non
     assert "4 of 4" in warning and "resized" in warning
 
 
-def test_masks_that_fit_no_image_are_said(tmp_path: Path) -> None:
+def test_masks_that_fit_no_image_are_reported(tmp_path: Path) -> None:
     folders.mvsnet(tmp_path / "scene")
     (tmp_path / "mine").mkdir()
     Image.new("L", (64, 48), 255).save(tmp_path / "mine" / "00000001.png")

@@ -164,7 +164,7 @@ def test_points_of_a_scene_stay_with_it(found: Found) -> None:
     assert completed_by_points(scene, cameras, few).points is points
 
 
-def test_what_cannot_be_refined_is_kept_and_said(truth: Scene, tmp_path: Path) -> None:
+def test_cameras_that_cannot_be_refined_are_kept_with_a_reason(truth: Scene, tmp_path: Path) -> None:
     two = replace(truth, views=tuple(replace(v, sources=()) for v in truth.views[:2]))
     kept, outcome = refine_cameras(two, tmp_path / "two")
     assert kept is two and "3 views are needed" in outcome.summary()

@@ -44,7 +44,7 @@ def test_a_good_outcome_has_no_doubts_and_survives_json() -> None:
         (replace(GOOD, fixed_focal=True), 29, "focal lengths could not be found"),
     ],
 )
-def test_each_way_to_fail_is_said_with_what_to_do(bad: Outcome, placed: int, said: str) -> None:
+def test_each_failure_is_reported_with_what_to_do(bad: Outcome, placed: int, said: str) -> None:
     (text,) = bad.warnings(placed, 29)
     assert re.search(said, text, re.DOTALL)
 
