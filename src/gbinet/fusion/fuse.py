@@ -26,7 +26,7 @@ from gbinet.pointcloud import PointCloud
 from gbinet.progress import Progress
 from gbinet.scene import Scene
 
-MIN_CONFIDENCE = 0.1  # of depth maps whose weights say nothing else
+MIN_CONFIDENCE = 0.1  # of depth maps whose weights do not state another one
 _MAX_PENDING = 2  # views whose points are copied or written while the next one is compared
 
 
@@ -68,7 +68,7 @@ class FusionConfig:
             raise InputError(f"fusion: --box must be x0 y0 z0 x1 y1 z1 with x0 < x1 etc., got {self.box}")
 
     def confidence_for(self, maker: Mapping[str, object] | None) -> float:
-        """The least confidence of a depth map: as given, or as the weights that made it say, or 0.1."""
+        """The least confidence of a depth map: as configured, as its weights state, or MIN_CONFIDENCE."""
         if self.min_confidence is not None:
             return self.min_confidence
         stated = (maker or {}).get("min_confidence")

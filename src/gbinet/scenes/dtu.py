@@ -123,7 +123,7 @@ KIND = Kind(
 
 @dataclass(frozen=True)
 class _Cameras:
-    """What all scans share."""
+    """Cameras, ranges and source views, which all scans share."""
 
     small: bool  # 640x512 instead of 1600x1200
     cameras: dict[int, Camera]

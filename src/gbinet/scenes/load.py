@@ -1,4 +1,4 @@
-"""A folder in, a Scene out: recognise its kind, read it, fill in what the files do not say."""
+"""A folder in, a Scene out: recognise its kind, read it, complete what the files do not give."""
 
 from __future__ import annotations
 

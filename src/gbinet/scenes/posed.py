@@ -29,32 +29,32 @@ class PosedPhoto:
     photo: Photo
     lens: ColmapCamera  # may have been made for a larger copy of the image
     cam_from_world: NDArray[np.float64]  # [4, 4]
-    source: Path  # the file that says so, for messages
+    source: Path  # the file that gives the camera, for messages
 
 
 def _view(posed: PosedPhoto, undistorter: Undistorter, warnings: list[str]) -> View:
     """The view of the image as read_image returns it: upright, without distortion.
 
-    COLMAP and nerfstudio ignore EXIF orientation: their cameras belong to the pixels as stored. Where size
-    says otherwise, size wins.
+    COLMAP and nerfstudio ignore EXIF orientation: their cameras belong to the pixels as stored, unless only
+    the size of the upright image fits.
     """
     photo = posed.photo
     header = read_header(photo.image)
     if header.has_alpha and photo.mask is None:
         photo = Photo(photo.image, photo.image, photo.depth, photo.depth_scale)
-    stored = (
+    is_stored = (
         header.orientation == 1
         or not _same_shape(posed.lens, header.size)
         or _same_shape(posed.lens, header.stored_size)
     )
-    size = header.stored_size if stored else header.size
+    size = header.stored_size if is_stored else header.size
     lens = _fitted(posed, size, warnings)
     # A mirrored photo stays as it is stored: its pose belongs to a mirrored world.
-    mirrored = stored and header.orientation in (2, 4, 5, 7)
-    turn = header.orientation if stored and not mirrored else 1
+    mirrored = is_stored and header.orientation in (2, 4, 5, 7)
+    turn = header.orientation if is_stored and not mirrored else 1
     K = lens.K
     if lens.distorted or mirrored or (turn != 1 and (photo.mask or photo.depth)):
-        photo, pinhole = undistorter.rewrite(posed.name, photo, lens, stored=stored, turn=turn)
+        photo, pinhole = undistorter.rewrite(posed.name, photo, lens, stored=is_stored, turn=turn)
         K, size = pinhole.K, (pinhole.width, pinhole.height)
     camera = turned_upright(checked_camera(posed.source, K, posed.cam_from_world, size, posed.name), turn)
     return View(
