@@ -71,8 +71,9 @@ def load_scene(
     scene = _without_predictions(found.read(folder, options))
     unmasked = [view.name for view in scene.views if view.mask_path is None]
     if masks is not None and unmasked:
-        count = f"{len(unmasked)} of {len(scene.views)} views"
-        warning = f"{masks}: holds no mask for {count} (first: {unmasked[0]})"
+        warning = (
+            f"{masks}: holds no mask for {len(unmasked)} of {len(scene.views)} views (first: {unmasked[0]})"
+        )
         scene = replace(scene, warnings=(*scene.warnings, warning))
     return completed(scene, depth_range=depth_range, max_sources=max_sources)
 
