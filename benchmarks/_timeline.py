@@ -62,7 +62,7 @@ RECONSTRUCT: Parts = {
     "fusion: cloud closed": ("gbinet.formats.ply:PlyWriter.__exit__",),
     "report: share of the points": ("gbinet.viewer.report_cloud:CloudSample.add",),
     "report: pictures of views": ("gbinet.pipeline.record:view_card",),
-    "report: pictures awaited": ("gbinet.pipeline.record:ShownViews.cards",),
+    "report: pictures awaited": ("gbinet.pipeline.record:ReportCollector.cards",),
     "report: written": ("gbinet.pipeline.reconstruct:write_report",),
     "report: from the sides": ("gbinet.viewer.report:side_views",),
     "report: cloud packed": ("gbinet.viewer.report_cloud:pack",),

@@ -29,7 +29,7 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.scenes.load import load_scene
-from gbinet.scenes.refine.keep import with_cameras
+from gbinet.scenes.refine.cached import with_cameras
 from gbinet.scenes.refine.refine import refine
 
 SOURCES, AGREEING = 4, 2

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gbinet.errors import FormatError, InputError
-from gbinet.evaluation.scores import in_words, makers
+from gbinet.evaluation.scores import describe_maker, makers
 from gbinet.formats.atomic import write_text
 from gbinet_research import claims, story, tables
 from gbinet_research.results import Results
@@ -47,7 +47,7 @@ def budget(results: Results) -> str:
         (made_by,) = makers(content)
         lines.append(
             f"- `{name}`: {trained['steps']:,} steps in {trained['seconds']:.0f} s on "
-            f"{content['device']}{beside}; {in_words(made_by)}"
+            f"{content['device']}{beside}; {describe_maker(made_by)}"
         )
     return "\n".join(lines)
 

@@ -76,7 +76,9 @@ def test_the_limit_follows_the_size(share: float, miss: float, size: int, off: b
 
 
 @pytest.mark.parametrize("confidence", [None, 0.6])
-def test_nothing_is_said_where_nobody_is_sure(ball_scene: SceneMaker, confidence: float | None) -> None:
+def test_without_confident_pixels_there_is_no_verdict(
+    ball_scene: SceneMaker, confidence: float | None
+) -> None:
     scene = ball_scene(width=128, height=96)
     assert cameras_fit(scene, Maps(scene, scene, confidence)) is None
 

@@ -35,7 +35,7 @@ def test_the_true_depth_scores_nearly_full_marks(tmp_path: Path) -> None:
     assert len(true_cloud(scene)) > 10_000
 
 
-def test_an_empty_cloud_is_said(tmp_path: Path) -> None:
+def test_an_empty_cloud_is_reported(tmp_path: Path) -> None:
     from gbinet.fusion.fuse import empty_cloud
 
     scene = render_scene(tmp_path / "scene", DemoConfig(views=2, width=64, height=48))
@@ -45,7 +45,7 @@ def test_an_empty_cloud_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_weights_in_the_box_reconstruct_a_small_scene(tmp_path: Path) -> None:
+def test_the_bundled_weights_reconstruct_a_small_scene(tmp_path: Path) -> None:
     result = run_demo(
         tmp_path, GBiNet.from_pretrained(), DemoConfig(views=6, width=320, height=240), device="cpu"
     )

@@ -19,7 +19,7 @@ from gbinet.errors import SceneError
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.scenes import kinds, load_scene
-from gbinet.scenes.kind import DepthMaps, Kind, Reading, Writer
+from gbinet.scenes.kind import DepthMaps, Kind, ReadOptions, Writer
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -31,7 +31,7 @@ def recognise(folder: Path) -> bool:
     return (folder / "signpost.json").is_file()
 
 
-def read(folder: Path, reading: Reading) -> Scene:
+def read(folder: Path, options: ReadOptions) -> Scene:
     target = json.loads((folder / "signpost.json").read_text())
     return replace(load_scene(target), kind="signpost", root=folder)
 

@@ -70,7 +70,7 @@ def run(
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline.computing import compute_depths
     from gbinet.pipeline.output import output_folder
-    from gbinet.pipeline.placing import prepare
+    from gbinet.pipeline.preparing import prepare
     from gbinet.pipeline.reconstruct import ReconstructConfig, failures
     from gbinet.pipeline.record import duration
 
@@ -88,7 +88,7 @@ def run(
         found, shown, maps = ready.scene, partial(bars, "depth"), out / "depth"
         result = compute_depths(
             cluster, found, model, maps, config,
-            overwrite=overwrite, progress=shown, accepted=partial(ready.leave_in, out),
+            overwrite=overwrite, progress=shown, accepted=partial(ready.write_to, out),
         )  # fmt: skip
         if stages_report:
             from gbinet.pipeline.stages_report import write_stages_report

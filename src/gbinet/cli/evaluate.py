@@ -163,12 +163,12 @@ def _dtu_scan(
     from gbinet.evaluation.cloud import load_points
     from gbinet.evaluation.dtu import DTUScore, evaluate_scan, load_reference, reference_files
     from gbinet.evaluation.scores import plot_histogram, save_error_cloud
-    from gbinet.formats.atomic import plain, write_json
+    from gbinet.formats.atomic import json_ready, write_json
 
     folder = out / "scans"
     stored, coloured = folder / f"scan{scan}.json", [folder / f"scan{scan}-{name}.ply" for name in _CLOUDS]
     files = [digest(file) for file in (path, *reference_files(truth, scan))]
-    key = plain({"files": files, "protocol": protocol})
+    key = json_ready({"files": files, "protocol": protocol})
     try:
         known = read_json(stored)
         there = known["clouds"] and all(file.is_file() for file in coloured)  # else they are of another key

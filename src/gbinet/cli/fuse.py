@@ -75,7 +75,7 @@ def run(
         raise SceneError(
             f"{depth or scene}: no depth map is named like a view, e.g. {found.views[0].name}.npz"
         )
-    if maps.passed_over:
+    if maps.has_unused_predictions:
         say(f"note: the true depth in {scene} is fused; for the depth maps of gbinet add --depth {scene}")
     mesher = None
     if mesh.mesh is not None:

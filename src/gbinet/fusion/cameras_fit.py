@@ -1,4 +1,4 @@
-"""Do depth maps show that cameras are off? Then neighbours miss each other even where the network is sure."""
+"""Whether depth maps show that cameras are off: then even confident depths of neighbours do not agree."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gbinet.fusion.consistency import reproject
 from gbinet.fusion.sources import DepthSource
 from gbinet.scene import Scene
 
-_VIEWS, _SOURCES = 3, 2  # how many are looked at, and how many of each one's best sources
-_LEAST_CONFIDENCE = 0.8
+_VIEWS, _SOURCES = 3, 2  # views that are tested, and best sources of each
+_MIN_CONFIDENCE = 0.8
 _SAME_SURFACE = 0.02  # share of the depth by which two views may differ and still mean the same surface
-_LEAST_PIXELS = 1000  # that judge
-_MOST_MISS = 0.3  # px in maps of up to 640 px, and in proportion in larger ones
-_LEAST_SHARE = 0.7
+_MIN_PIXELS = 1000  # for a verdict
+_MAX_MISS = 0.3  # px in maps of up to 640 px, and in proportion in larger ones
+_MIN_SHARE = 0.7
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,20 @@ class CamerasFit:
 
     @property
     def apart(self) -> bool:
-        """Whether surfaces lie where no neighbour sees them: then the few pixels that meet by chance miss
-        each other by little, however wrong the cameras."""
-        return self.share < _LEAST_SHARE
+        """Whether most surfaces are not where the neighbours see them.
+
+        The few pixels that agree by chance then miss by little, however wrong the cameras are.
+        """
+        return self.share < _MIN_SHARE
 
     @property
     def off(self) -> bool:
-        return self.apart or self.miss > _MOST_MISS * max(1.0, self.size / 640)
+        """Whether the cameras seem to be wrong."""
+        return self.apart or self.miss > _MAX_MISS * max(1.0, self.size / 640)
 
 
 def cameras_fit(scene: Scene, depths: DepthSource) -> CamerasFit | None:
-    """By the confident pixels of a few views; None where they are too few to judge."""
+    """Compare the confident pixels of a few views with their neighbours; None if they are too few."""
     views = [index for index, view in enumerate(scene.views) if view.sources]
     missed, known, size = [torch.zeros(0)], 0, 0
     for index in views[:: max(1, len(views) // _VIEWS)][:_VIEWS]:
@@ -65,7 +68,7 @@ def cameras_fit(scene: Scene, depths: DepthSource) -> CamerasFit | None:
                 misses, compared = _misses(part, source)
                 missed.append(misses)
                 known += compared
-    if known < _LEAST_PIXELS:
+    if known < _MIN_PIXELS:
         return None
     all_missed = torch.cat(missed)
     return CamerasFit(len(all_missed) / known, float(all_missed.median()), size)
@@ -98,7 +101,7 @@ def _sure(depth_map: DepthMap) -> Tensor:
     """[H, W] bool"""
     if depth_map.confidence is None:
         return torch.zeros_like(depth_map.depth, dtype=torch.bool)
-    return depth_map.confidence >= _LEAST_CONFIDENCE
+    return depth_map.confidence >= _MIN_CONFIDENCE
 
 
 def _middle(whole: DepthMap) -> DepthMap:

@@ -21,7 +21,7 @@ import torch
 
 from gbinet.camera import Camera
 from gbinet.errors import GBiNetError, SceneError
-from gbinet.formats.atomic import plain, remove_temporary, write_json
+from gbinet.formats.atomic import json_ready, remove_temporary, write_json
 from gbinet.formats.depth_files import npz_intact
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.lock import locked
@@ -239,7 +239,7 @@ def _settings(model: torch.nn.Module, config: DepthConfig, weights: str) -> dict
     calibration = getattr(getattr(model, "network", model), "calibration", None)
     if isinstance(calibration, Calibration):
         values["calibration"] = calibration.to_dict()
-    settings: dict[str, Any] = plain(values)
+    settings: dict[str, Any] = json_ready(values)
     return settings
 
 

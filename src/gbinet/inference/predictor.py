@@ -37,7 +37,7 @@ from gbinet.ops.transfer import Computed, side_stream, to_device
 from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
 from gbinet.scenes.depth_folder import DepthFolder
-from gbinet.scenes.neighbours import together_order
+from gbinet.scenes.neighbours import neighbours_first_order
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def estimate_depths(
 def depth_order(scene: Scene) -> list[int]:
     """All views, neighbours close together: features are used again while they are in the cache, and fusion,
     which compares a view with its neighbours, can follow closely."""
-    return together_order([view.best_sources() for view in scene.views])
+    return neighbours_first_order([view.best_sources() for view in scene.views])
 
 
 def _warn(view: int, problem: str) -> None:

@@ -1,4 +1,4 @@
-"""A rendered scene, reconstructed and compared with the truth: shows in minutes that everything works."""
+"""The demo: renders a scene, reconstructs it and compares the result with the truth."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DISTANCE = 0.75  # metres from the cameras to the middle of the table
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """What is rendered."""
+    """Settings of the rendered scene."""
 
     views: int = 9  # photos, on an arc around the table
     width: int = 512
@@ -67,7 +67,7 @@ def run_demo(
     device: str = "auto",
     progress: StepProgress | None = None,
 ) -> DemoResult:
-    """Render, reconstruct, compare; everything lies in `out`."""
+    """Render, reconstruct, compare; all files are written to `out`."""
     config = config or DemoConfig()
     scene = render_scene(out / "scene", config, progress)
     settings = ReconstructConfig(depth=DepthConfig(max_size=config.width, views=5, device=device))
@@ -91,7 +91,7 @@ def score(cloud: Path, scene: Scene, threshold: float) -> CloudScore:
 
 
 def figures(score: CloudScore, threshold: float) -> list[tuple[str, str]]:
-    """For people: millimetres and per cent."""
+    """The scores as label and value for people, in millimetres and per cent."""
     (precision,), (recall,), (fscore,) = (d.values() for d in (score.precision, score.recall, score.fscore))
     return [
         ("median error of the points", f"{score.accuracy_median * 1000:.2f} mm"),
@@ -144,7 +144,7 @@ def _arc(config: DemoConfig) -> Camera:
 
 
 def true_cloud(scene: Scene) -> PointCloud:
-    """Surface points in range that lie in two photos or more: what a reconstruction could find."""
+    """Surface points in range and in two photos or more: all that a reconstruction could find."""
     clouds = []
     for view in scene.views:
         assert view.depth_path is not None and view.depth_range is not None

@@ -27,7 +27,7 @@ def test_one_photo_is_not_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 40])
-def test_copies_of_one_photo_are_said_to_be_that(tmp_path: Path, count: int) -> None:
+def test_copies_of_one_photo_are_reported(tmp_path: Path, count: int) -> None:
     shifted_photos(tmp_path / "photos", 1, 0)
     for i in range(1, count):
         shutil.copyfile(tmp_path / "photos" / "p0.png", tmp_path / "photos" / f"p{i}.png")
@@ -91,7 +91,9 @@ def test_real_photos_get_poses_and_keep_them(shared: Path, tmp_path: Path) -> No
     assert len(scene.views) == len(first.placed) and all(view.sources for view in scene.views)
 
 
-def test_a_nearly_full_disk_is_said_before_it_hurts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nearly_full_disk_is_reported_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shifted_photos(tmp_path / "photos", 2, 10)
     usage = shutil.disk_usage(tmp_path)._replace(free=5 << 20)
     monkeypatch.setattr("gbinet.scenes.sfm.pose.shutil.disk_usage", lambda _: usage)
