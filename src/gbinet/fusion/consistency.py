@@ -25,7 +25,7 @@ T = TypeVar("T")
 Strip = tuple[slice, DepthMap]  # its rows, and the part of the map there
 
 NEVER = 255  # level of a source that does not agree however loose the thresholds
-TRUST = 0.9  # however confident a view is, it is believed no more than this: one view alone never decides
+TRUST = 0.9  # share of a view's confidence that is believed: one view alone never decides
 
 
 @dataclass(frozen=True)
@@ -185,57 +185,66 @@ def agree(
     A pixel that few sources have in their image cannot be confirmed by many. Unless `strict`, half of the
     sources that see the median pixel of the reference are enough, however large `min_sources` is.
 
-    With a `certainty`, the point must also be right with at least this probability by the confidences of all
-    views, as if they erred independently. Its probability of being wrong is the product of those of the
-    reference and of every source that agrees, whose confidence counts less the less closely it does; it is
-    divided by those of the sources that look through the point, to a surface behind. No view is believed more
-    than `TRUST`. Maps without confidence count as fully confident.
+    With a `certainty`, the point must also be correct with at least this probability, by the confidences of
+    all views (see `_doubt_of`).
     """
-    shape, device = (len(sources), *reference.depth.shape), reference.depth.device
-    level = torch.empty(shape, dtype=torch.uint8, device=device)
-    depth = torch.empty(shape, device=device)
-    pixel = torch.empty(shape, dtype=torch.int32, device=device)
-    in_sight = torch.zeros(shape[1:], dtype=torch.int64, device=device)
-    doubt = torch.log1p(-TRUST * _confidence(reference))
-
-    def compare(number: int, source: DepthMap) -> None:
-        maps = _with_validity(source)
-        confidence = _confidence(source).flatten()
-
-        def compare_strip(part: Strip) -> None:
-            rows, strip = part
-            seen = _reproject_strip(strip, source.camera, maps)
-            relative = (seen.depth - strip.depth).abs() / strip.depth.clamp(min=1e-12)
-            ratio = torch.maximum(seen.distance / max_distance, relative / max_relative_depth)
-            # Level n: the source agrees as soon as the thresholds are taken n times.
-            levels = ratio.ceil().clamp(1, NEVER) if dynamic else torch.where(ratio <= 1, 1, NEVER)
-            level[number, rows] = levels.to(torch.uint8)
-            depth[number, rows] = seen.depth
-            pixel[number, rows] = seen.source_pixel.to(torch.int32)
-            in_sight[rows] += seen.in_sight
-            through = seen.beyond > max_relative_depth
-            doubt[rows] += _doubt_of(confidence[seen.source_pixel.clamp(min=0)], ratio, through)
-
-        each_strip(compare_strip, reference)
-
+    votes = _Votes(reference, len(sources), max_distance, max_relative_depth, dynamic)
     for number, source in enumerate(sources):
-        compare(number, source)
-    needed = torch.full((), min_sources, device=device)
+        votes.add(number, source)
+    needed = torch.full((), min_sources, device=reference.depth.device)
     if not strict:
-        seen_by = [((in_sight == n) & reference.valid).sum() for n in range(len(sources) + 1)]
+        seen_by = [((votes.in_sight == n) & reference.valid).sum() for n in range(len(sources) + 1)]
         needed = enough_sources(min_sources, torch.stack(seen_by))
-    consistent, limit = _decide(level, needed, dynamic)
-    consistent &= doubt <= most_doubt(certainty)
-    agrees = level <= limit  # [S, H, W]
+    consistent, limit = _decide(votes.level, needed, dynamic)
+    consistent &= (votes.doubt <= most_doubt(certainty)) & reference.valid
+    agrees = votes.level <= limit  # [S, H, W]
     count = agrees.sum(0)  # [H, W]
-    total = depth.mul_(agrees).sum(0).add_(reference.depth)
+    total = votes.depth.mul_(agrees).sum(0).add_(reference.depth)
     return Agreement(
         depth=total / (count + 1),
         num_views=count + 1,
-        consistent=consistent & reference.valid,
-        source_pixels=pixel.masked_fill_(~agrees, -1),
+        consistent=consistent,
+        source_pixels=votes.pixel.masked_fill_(~agrees, -1),
         min_sources=needed,
     )
+
+
+class _Votes:
+    """What each source says about every pixel of the reference."""
+
+    def __init__(
+        self, reference: DepthMap, sources: int, max_distance: float, max_relative_depth: float, dynamic: bool
+    ) -> None:
+        self.reference, self.dynamic = reference, dynamic
+        self.max_distance, self.max_relative_depth = max_distance, max_relative_depth
+        shape, device = (sources, *reference.depth.shape), reference.depth.device
+        # Level n: the source agrees as soon as the thresholds are taken n times.
+        self.level = torch.empty(shape, dtype=torch.uint8, device=device)
+        self.depth = torch.empty(shape, device=device)  # of the source's point, in the reference
+        self.pixel = torch.empty(shape, dtype=torch.int32, device=device)  # of the source, flat
+        self.in_sight = torch.zeros(
+            shape[1:], dtype=torch.int64, device=device
+        )  # sources that have the point
+        # Logarithm of the probability that the point is wrong, [H, W].
+        self.doubt = torch.log1p(-TRUST * _confidence(reference))
+
+    def add(self, number: int, source: DepthMap) -> None:
+        maps, confidence = _with_validity(source), _confidence(source).flatten()
+
+        def add_strip(part: Strip) -> None:
+            rows, strip = part
+            seen = _reproject_strip(strip, source.camera, maps)
+            relative = (seen.depth - strip.depth).abs() / strip.depth.clamp(min=1e-12)
+            ratio = torch.maximum(seen.distance / self.max_distance, relative / self.max_relative_depth)
+            levels = ratio.ceil().clamp(1, NEVER) if self.dynamic else torch.where(ratio <= 1, 1, NEVER)
+            self.level[number, rows] = levels.to(torch.uint8)
+            self.depth[number, rows] = seen.depth
+            self.pixel[number, rows] = seen.source_pixel.to(torch.int32)
+            self.in_sight[rows] += seen.in_sight
+            through = seen.beyond > self.max_relative_depth
+            self.doubt[rows] += _doubt_of(confidence[seen.source_pixel.clamp(min=0)], ratio, through)
+
+        each_strip(add_strip, self.reference)
 
 
 def most_doubt(certainty: float) -> float:
@@ -246,8 +255,12 @@ def most_doubt(certainty: float) -> float:
 def _doubt_of(confidence: Tensor, ratio: Tensor, through: Tensor) -> Tensor:
     """What a source adds to the logarithm of the probability that a point is wrong, [H, W].
 
-    confidence: of the source's pixel; ratio: of its differences to the thresholds, 1 and less = it agrees;
-    through: it sees a surface behind the point.
+    As if views erred independently: the point's probability of being wrong is the product of those of the
+    reference and of every source that agrees, whose confidence counts less the less closely it does. It is
+    divided by those of the sources that look through the point.
+
+    confidence: of the source's pixel; ratio: of its differences to the thresholds, at most 1 if it agrees;
+    through: whether it sees a surface behind the point.
     """
     against = through & (ratio > 1)
     share = torch.where(against, 1.0, (1 - ratio).clamp(min=0))
@@ -256,6 +269,7 @@ def _doubt_of(confidence: Tensor, ratio: Tensor, through: Tensor) -> Tensor:
 
 
 def _confidence(depth_map: DepthMap) -> Tensor:
+    """[H, W]; maps without any count as fully confident."""
     return torch.ones_like(depth_map.depth) if depth_map.confidence is None else depth_map.confidence
 
 
