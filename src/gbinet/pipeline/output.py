@@ -13,6 +13,7 @@ from gbinet.formats.lock import FILE as LOCK_FILE
 from gbinet.formats.lock import locked
 from gbinet.scene import Scene
 from gbinet.scenes.kinds import is_scene_folder
+from gbinet.scenes.result import FOLDERS
 
 # Folders that runs make in their output folder.
 _RESULTS = ("depth", "undistorted", "refined", "export", "stages", "frames")
@@ -20,10 +21,17 @@ _SCENE = "sfm"  # one more, which is a scene of its own
 
 
 @contextmanager
-def output_folder(out: Path, scene: Scene | str | Path | None = None) -> Iterator[None]:
-    """`out` belongs to this run inside the block; a GBiNetError if another run has it, or the scene does."""
-    if scene is not None:
-        _check_apart(out, scene.root if isinstance(scene, Scene) else Path(scene))
+def output_folder(out: Path, scene: Scene | str | Path | None = None, *read: Path | None) -> Iterator[None]:
+    """`out` belongs to this run inside the block; a GBiNetError if another run has it, or the scene does.
+
+    read  other folders that a user named, of photos and masks: no results may be put among them either
+    """
+    root = scene.root if isinstance(scene, Scene) else None if scene is None else Path(scene)
+    if root is not None:
+        _check_apart(out, root)
+    for folder in (root, *read):
+        if folder is not None:
+            _check_not_among_results(out, folder)
     with locked(out):
         below = [Path(base) for name in (*_RESULTS, _SCENE) for base, _, _ in os.walk(out / name)]
         remove_temporary(out, *below)
@@ -50,5 +58,10 @@ def _check_apart(out: Path, root: Path) -> None:
                 f"{out} lies in the scene, in a folder '{taken[0]}' where photos, cameras or true depth are "
                 f"looked for; {example}"
             )
-    elif there.is_relative_to(here) and (part := there.relative_to(here).parts[0]) in _RESULTS:
-        raise InputError(f"the scene {root} lies in {out / part}, where results go; choose another folder")
+
+
+def _check_not_among_results(out: Path, folder: Path) -> None:
+    """Links to undistorted photos, for one, must not be put among the photos themselves."""
+    for part in (*_RESULTS, *FOLDERS):
+        if folder.resolve().is_relative_to((out / part).resolve()):  # also where one of them is a link
+            raise InputError(f"{folder} lies in {out / part}, where results go; choose another output folder")

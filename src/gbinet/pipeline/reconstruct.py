@@ -149,15 +149,16 @@ def run(
 
     `judge` may look at the finished cloud and add figures (label, value) to the report.
     """
-    with output_folder(out, scene), connected(cluster) as workers:
-        return _run(scene, model, out, config, overwrite, workers, progress, judge)
+    settings = preset(config) if isinstance(config, str) else config
+    with output_folder(out, scene, settings.images, settings.masks), connected(cluster) as workers:
+        return _run(scene, model, out, settings, overwrite, workers, progress, judge)
 
 
 def _run(
     scene: Scene | str | Path,
     model: GBiNet | None,
     out: Path,
-    config: ReconstructConfig | str,
+    config: ReconstructConfig,
     overwrite: bool,
     cluster: Cluster | None,
     progress: StepProgress | None,
@@ -165,7 +166,7 @@ def _run(
 ) -> Reconstruction:
     began = time.perf_counter()
     network = model or GBiNet.from_pretrained()
-    settings = _settled(preset(config) if isinstance(config, str) else config, network, cluster)
+    settings = _settled(config, network, cluster)
     with preparing_beside(scene, network, settings) if cluster is None else nullcontext():
         ready = prepare(scene, out, settings, progress)
     found, posed, located, notes = ready.scene, ready.posed, ready.place, ready.notes
