@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import random
+import struct
 import tracemalloc
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from time_limit import time_limit
 
 from gbinet.cli.main import main
 from gbinet.errors import FormatError, GBiNetError, InputError
+from gbinet.formats import las
 from gbinet.formats.cloud_files import SUFFIXES, cloud_pieces, cloud_writer, read_cloud, write_cloud
 from gbinet.formats.las import las_crs
 from gbinet.formats.ply import read_ply, write_ply
@@ -131,6 +134,42 @@ def test_mutated_files_give_a_cloud_or_say_what_is_wrong(tmp_path, suffix):
                 read_cloud(path)
             except FormatError as error:
                 assert path.name in str(error)
+
+
+@pytest.mark.parametrize("lie", ["chunks", "layers"])
+def test_a_laz_that_states_more_than_it_holds_is_refused_before_room_is_made_for_it(tmp_path, lie):
+    """The decoder reserves what a file states: gigabytes for a tiny one, or it aborts."""
+    path = write_cloud(tmp_path / "a.laz", cloud_of(200, 1, frozenset({"rgb", "confidence"})))
+    data = bytearray(path.read_bytes())
+    points, size = struct.unpack_from("<I", data, 96)[0], struct.unpack_from("<H", data, 105)[0]
+    table = struct.unpack_from("<q", data, points)[0]
+    at = {"chunks": table + 4, "layers": points + 8 + size + 4}[lie]
+    data[at : at + 4] = b"\xff\xff\xff\x3f"
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match="table of its chunks" if lie == "chunks" else "more than it holds"):
+        read_cloud(path)
+
+
+@pytest.mark.parametrize("suffix", [".las", ".laz"])
+def test_a_full_disk_is_called_that(tmp_path, monkeypatch, suffix):
+    """lazrs has an error of its own, without the reason."""
+
+    def full(self, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(las._Output, "write", full)
+    with pytest.raises(GBiNetError, match="the disk is full"):
+        write_cloud(tmp_path / f"a{suffix}", cloud_of(200, 1, frozenset({"rgb"})))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_las_has_no_coordinate_system_but_a_sentence(tmp_path, capsys):
+    path = write_cloud(tmp_path / "a.las", cloud_of(5, 1, frozenset()))
+    data = bytearray(path.read_bytes())
+    data[94] = 7  # size of the header
+    path.write_bytes(data)
+    assert main(["convert", str(path), str(tmp_path / "b.las")]) == 2
+    assert "not a readable LAS file" in capsys.readouterr().err
 
 
 def test_the_ending_decides_on_the_command_line(tmp_path, capsys):

@@ -36,7 +36,7 @@ def installed(*modules: str) -> bool:
 
 
 def load_pycolmap() -> Any:
-    """pycolmap. Its log library would have SIGTERM end the process with a stack trace, and nothing tidied up."""
+    """pycolmap. On SIGTERM, its log library would end the process with a stack trace and tidy nothing up."""
     with own_sigterm():
         import pycolmap
     return pycolmap
