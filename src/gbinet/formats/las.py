@@ -99,7 +99,12 @@ class LasWriter:
             header.add_crs(optional("pyproj", "a coordinate system", "geo").CRS.from_user_input(self.crs))
         self._output = _Output(self._temporary, "w")
         with self._telling():
-            self._writer = self._laspy.open(io.BufferedWriter(self._output), mode="w", header=header)
+            self._writer = self._laspy.open(
+                io.BufferedWriter(self._output),
+                mode="w",
+                header=header,
+                do_compress=self.path.suffix.lower() == ".laz",
+            )
         self._waiting = []
         self._write(first)
 
