@@ -139,6 +139,7 @@ def test_a_verb_gets_its_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         (SceneError("folder x: no images"), 2, "gbinet broken: folder x: no images\n"),
         (FileNotFoundError(2, "No such file or directory", "x.jpg"), 2, "x.jpg"),
         (MemoryError(), 2, "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), 2, "not enough memory"),
         (KeyboardInterrupt(), 130, "stopped"),
     ],
 )

@@ -161,6 +161,8 @@ def test_no_permission_and_no_device_are_said(ball_scene: SceneMaker, tmp_path: 
     scene = ball_scene(views=2)
     with pytest.raises(InputError, match="cannot be used here"):
         run(scene, tmp_path / "depth", device="cuda:7")
+    with pytest.raises(InputError, match="cannot be used here"):
+        run(scene, tmp_path / "depth", device="meta")
     blocked = tmp_path / "blocked"
     blocked.write_text("a file, not a folder")
     with pytest.raises(GBiNetError, match="a file, not a folder"):

@@ -57,7 +57,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         _flush_folder(target.parent)
     except OSError as error:
         # Only failures of this very write: the body may also read other files, whose errors are not ours.
-        ours = error.filename is None or Path(error.filename).parent in (target.parent, *target.parents)
+        named = error.filename2 or error.filename  # of a copy, the second is what is written
+        ours = named is None or Path(named).parent in (target.parent, *target.parents)
         ours &= error.errno != errno.ENOENT or not target.parent.is_dir()  # else, something else is not there
         if ours and (said := write_error(target, error)) is not None:
             raise said from error

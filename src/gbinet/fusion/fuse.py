@@ -162,7 +162,10 @@ def fuse(
             raise
         count = cloud.count
         if done == 0:
-            raise GBiNetError(f"there is no depth map to fuse in {scene.name}: estimate depth first")
+            raise GBiNetError(
+                f"no view of {scene.name} has a depth map that can be fused: estimate depth first, or mend "
+                "what was said to be wrong with the views"
+            )
     return FusionResult(count, done, tuple(_doubts(count, done, lonely, config.min_views)))
 
 
