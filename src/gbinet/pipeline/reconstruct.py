@@ -289,11 +289,16 @@ def _extras(
     notes: list[str],
     located: Georeference | None,
 ) -> tuple[Path, ...]:
-    """Exports and mesh, where asked for; a mesh that fails does not cost the report."""
+    """Exports and mesh, where asked for; one that fails does not cost the report."""
     kinds = config.export
     if located is not None and located.crs is not None and "laz" not in kinds and installed("laspy", "lazrs"):
         kinds = (*kinds, "laz")  # what is on a map is wanted in the map's own format
-    written = [export(shown.scene, shown.depths, out, kind, located) for kind in kinds]
+    written = list[Path]()
+    for kind in kinds:
+        try:
+            written.append(export(shown.scene, shown.depths, out, kind, located))
+        except GBiNetError as error:
+            notes.append(f"--export {kind} failed: {error}")
     if shown.mesher is not None:
         try:
             written += shown.mesher.write(out / "cloud.ply", out / "mesh.ply")
