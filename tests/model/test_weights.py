@@ -308,6 +308,15 @@ def test_a_malicious_pickle_does_not_execute(tmp_path: Path, wrapped: bool) -> N
     assert trap.exists()
 
 
+def test_what_is_no_checkpoint_is_said_without_advice_to_load_it_unsafely(tmp_path: Path) -> None:
+    (tmp_path / "render.json").write_text("{}")
+    with pytest.raises(
+        WeightsError, match=r"render\.json is neither a \.safetensors file of gbinet"
+    ) as failure:
+        GBiNet.from_pretrained(tmp_path / "render.json")
+    assert "weights_only" not in str(failure.value)
+
+
 @pytest.mark.parametrize("content", [[1, 2], {"model": 3}, {"model": {"a": 1}}, {}, "text"], ids=str)
 def test_checkpoints_without_weights(tmp_path: Path, content: object) -> None:
     torch.save(content, tmp_path / "odd.ckpt")

@@ -10,7 +10,7 @@ import numpy as np
 
 from gbinet.formats.atomic import write_json
 from gbinet.formats.optional import installed
-from gbinet.formats.reading import is_file, read_record
+from gbinet.formats.reading import is_file, names_in, read_record
 from gbinet.formats.video import is_video_name
 from gbinet.georeference.align import PlacesError
 from gbinet.georeference.place import Georeference, PlaceConfig, has_gps, place_scene
@@ -105,8 +105,7 @@ def leave_behind(out: Path, located: Georeference | None) -> list[str]:
     earlier = read_record(out / "run.json")
     if not earlier or _same_frame(earlier.get("georeference"), located):
         return []
-    names = earlier.get("files", [])
-    found = [n for n in names if isinstance(n, str) and {"..", "/"}.isdisjoint(Path(n).parts)]
+    found = names_in(earlier, "files")
     for name in found:
         with_it = _WITH_OBJ if name.endswith(".obj") else ()
         for file in (out / name, *((out / name).with_suffix(suffix) for suffix in with_it)):

@@ -33,6 +33,12 @@ class CameraFacts:
     photos: int
     params: tuple[float, ...]
 
+    @staticmethod
+    def from_dict(stored: dict[str, Any]) -> CameraFacts:
+        width, height, photos = (int(stored[key]) for key in ("width", "height", "photos"))
+        params = tuple(map(float, stored["params"]))
+        return CameraFacts(str(stored["model"]), width, height, float(stored["focal"]), photos, params)
+
     @property
     def absurd(self) -> bool:
         return not SHORTEST <= self.focal / max(self.width, self.height) <= LONGEST
@@ -61,10 +67,19 @@ class Outcome:
 
     @staticmethod
     def from_dict(stored: dict[str, Any]) -> Outcome:
-        cameras = tuple(CameraFacts(**{**c, "params": tuple(c["params"])}) for c in stored["cameras"])
-        others = tuple(tuple(names) for names in stored["others"])
+        """What `to_dict` gave; whatever else it is, is one of the errors of `int`, `float` and dicts."""
+        if stored["compared"] not in _HOW:
+            raise ValueError(f"pairs were not chosen by {stored['compared']!r}")
         return Outcome(
-            **{**stored, "cameras": cameras, "others": others, "unsound": tuple(stored["unsound"])}
+            int(stored["points"]),
+            float(stored["error"]),
+            tuple(CameraFacts.from_dict(one) for one in stored["cameras"]),
+            stored["compared"],
+            int(stored["pairs"]),
+            tuple(tuple(map(str, names)) for names in stored["others"]),
+            tuple(map(str, stored["unsound"])),
+            bool(stored["fixed_focal"]),
+            {str(step): float(seconds) for step, seconds in stored["seconds"].items()},
         )
 
     def facts(self) -> dict[str, str]:
