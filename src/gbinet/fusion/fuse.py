@@ -163,8 +163,8 @@ def fuse(
         count = cloud.count
         if done == 0:
             raise GBiNetError(
-                f"no view of {scene.name} has a depth map that can be fused: estimate depth first, or mend "
-                "what was said to be wrong with the views"
+                f"there is no depth map of {scene.name} that can be fused: estimate depth first, or mend "
+                "what was said to be wrong with views"
             )
     return FusionResult(count, done, tuple(_doubts(count, done, lonely, config.min_views)))
 

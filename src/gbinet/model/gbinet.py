@@ -386,7 +386,7 @@ class GBiNet(nn.Module):
             Depth and confidence of view 0, [H, W]. What does not fit together is an InputError.
         """
         check_shapes(images, cameras, "[V, 3, H, W]")
-        check_values(images, cameras)
+        check_values(images, cameras, depth_range)
         parameter = next(self.parameters())
         device = parameter.device
         with evaluating(self):

@@ -29,9 +29,11 @@ def output_folder(out: Path, scene: Scene | str | Path | None = None, *read: Pat
     root = scene.root if isinstance(scene, Scene) else None if scene is None else Path(scene)
     if root is not None:
         _check_apart(out, root)
+    # Photos of a Scene are taken as they are; of those in a folder, `photos` may get undistorted copies.
+    results = _RESULTS if isinstance(scene, Scene) else (*_RESULTS, *FOLDERS)
     for folder in (root, *read):
         if folder is not None:
-            _check_not_among_results(out, folder)
+            _check_not_among(out, results, folder)
     with locked(out):
         below = [Path(base) for name in (*_RESULTS, _SCENE) for base, _, _ in os.walk(out / name)]
         remove_temporary(out, *below)
@@ -60,8 +62,8 @@ def _check_apart(out: Path, root: Path) -> None:
             )
 
 
-def _check_not_among_results(out: Path, folder: Path) -> None:
-    """Links to undistorted photos, for one, must not be put among the photos themselves."""
-    for part in (*_RESULTS, *FOLDERS):
+def _check_not_among(out: Path, results: tuple[str, ...], folder: Path) -> None:
+    """What is read must not lie where results are written."""
+    for part in results:
         if folder.resolve().is_relative_to((out / part).resolve()):  # also where one of them is a link
             raise InputError(f"{folder} lies in {out / part}, where results go; choose another output folder")
