@@ -169,6 +169,17 @@ def test_sigterm_ends_in_one_sentence(
     assert said.out == "" and said.err == "\ngbinet broken: stopped by SIGTERM. Go on.\n"
 
 
+@pytest.mark.parametrize("verb", ["train", "demo"])
+@pytest.mark.parametrize("size", ["0x0", "big", "640"])
+def test_an_impossible_size_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], verb: str, size: str, tmp_path: Path
+) -> None:
+    assert front.main([verb, "-o", str(tmp_path / "out"), "--size", size]) == 2
+    error = capsys.readouterr().err
+    assert f"--size is WIDTHxHEIGHT in pixels, for example 1600x1152, not '{size}'" in error
+    assert error.count("\n") == 1
+
+
 def test_only_verbs_that_keep_their_work_say_so() -> None:
     assert set(front.GO_ON) < set(VERBS)
     assert "--resume" in front.GO_ON["train"] and "validate" not in front.GO_ON
