@@ -185,5 +185,5 @@ def test_a_file_in_the_place_of_the_run_is_said(tmp_path: Path):
     from gbinet.training.tracking import Tracker
 
     (tmp_path / "run").write_text("a file")
-    with pytest.raises(GBiNetError, match="cannot write .*run: a part of this path is a file"):
+    with pytest.raises(GBiNetError, match=r"cannot write .*run: a part of this path is a file"):
         Tracker(tmp_path / "run")
