@@ -76,9 +76,10 @@ def check_finite(what: str, *values: float) -> None:
 
 
 def check_positive(what: str, *values: float) -> None:
-    """The same for those that must be above 0."""
-    if not all(math.isfinite(value) and value > 0 for value in values):
-        raise InputError(f"{what} must be positive and finite, got {' '.join(f'{v:g}' for v in values)}")
+    """The same for those that must be above 0, and of which there must be one at least."""
+    if not values or not all(math.isfinite(value) and value > 0 for value in values):
+        got = " ".join(f"{v:g}" for v in values) or "none"
+        raise InputError(f"{what} must be positive and finite, got {got}")
 
 
 def check_not_negative(what: str, *values: float) -> None:
