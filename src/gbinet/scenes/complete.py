@@ -15,6 +15,7 @@ from gbinet.scene import DepthRange, Scene, SourceView, SparsePoints, View
 from gbinet.scenes.neighbours import rank_by_geometry, rank_by_tracks
 from gbinet.scenes.ranges import range_from_depths, ranges_from_cameras, ranges_from_points
 
+_NO_STEP = 1e-3  # of the nearest depth: cameras that are no further apart see the same picture
 _GUESS = "is a guess from the cameras alone"
 
 
@@ -27,7 +28,7 @@ def completed(scene: Scene, *, depth_range: DepthRange | None = None, max_source
     )
     views = _with_ranges(scene, depth_range, warnings)
     views = _with_sources(replace(scene, views=views), max_sources, warnings)
-    warnings += _odd_centres(views)
+    warnings += _odd_centres(views) + _from_one_place(views)
     if len(views) < 2:
         warnings.append("only one view: depth needs at least two")
     return replace(scene, views=views, warnings=tuple(dict.fromkeys(warnings)))
@@ -64,6 +65,22 @@ def _odd_centres(views: Sequence[View]) -> list[str]:
     return [
         f"the optical axis of {len(odd)} of {len(views)} views is far from the middle of the image "
         f"(first: {odd[0]}): fine for crops, wrong if the images were resized and their cameras were not"
+    ]
+
+
+def _from_one_place(views: Sequence[View]) -> list[str]:
+    """A warning where all sources of a view stand where it stands: nothing tells their depth."""
+    centres = [view.camera.centre for view in views]
+    lost = []
+    for view, centre in zip(views, centres, strict=True):
+        room = 0.0 if view.depth_range is None else _NO_STEP * view.depth_range.near
+        if view.sources and all(float((centres[s.index] - centre).norm()) <= room for s in view.sources):
+            lost.append(view.name)
+    if not lost:
+        return []
+    return [
+        f"all sources of {len(lost)} of {len(views)} views were taken where these were (first: {lost[0]}): "
+        "nothing tells their depth; check the positions of the cameras, or take photos from other places"
     ]
 
 
