@@ -159,7 +159,8 @@ def test_a_full_disk_is_called_that(tmp_path, monkeypatch, suffix):
 
     @contextmanager
     def full(path):
-        yield Path("/dev/full")
+        (tmp_path / f"full{suffix}").symlink_to("/dev/full")
+        yield tmp_path / f"full{suffix}"
 
     monkeypatch.setattr(las, "atomic_path", full)
     with pytest.raises(OSError, match="No space left") as failure:
