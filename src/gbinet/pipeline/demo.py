@@ -144,7 +144,7 @@ def _arc(config: DemoConfig) -> Camera:
 
 
 def true_cloud(scene: Scene) -> PointCloud:
-    """Surface points in range that lie in four photos or more: what a reconstruction could find."""
+    """Surface points in range that lie in four photos or more (of fewer, in all): what can be found."""
     clouds = []
     for view in scene.views:
         assert view.depth_path is not None and view.depth_range is not None
@@ -160,7 +160,7 @@ def true_cloud(scene: Scene) -> PointCloud:
                 & (pixels[:, 0] < view.camera.width)
                 & (pixels[:, 1] < view.camera.height)
             )
-        clouds.append(PointCloud(points[seen >= 4]))
+        clouds.append(PointCloud(points[seen >= min(4, len(scene.views))]))
     return PointCloud.cat(clouds)
 
 

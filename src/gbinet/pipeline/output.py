@@ -66,4 +66,7 @@ def _check_not_among(out: Path, results: tuple[str, ...], folder: Path) -> None:
     """What is read must not lie where results are written."""
     for part in results:
         if folder.resolve().is_relative_to((out / part).resolve()):  # also where one of them is a link
-            raise InputError(f"{folder} lies in {out / part}, where results go; choose another output folder")
+            raise InputError(
+                f"{folder} lies where results go, which are put into {out / part}; choose another output "
+                f"folder, e.g. -o {out / 'result'}"
+            )
