@@ -1,4 +1,4 @@
-"""What every benchmark shares: a report as JSON with the machine, the versions and the commit."""
+"""Shared by all benchmarks: a report as JSON with the machine, the versions and the commit."""
 
 from __future__ import annotations
 

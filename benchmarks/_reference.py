@@ -1,4 +1,4 @@
-"""A reference cloud in map coordinates beside a reconstruction with GPS: alignment, coverage, distances."""
+"""Compares a georeferenced reconstruction with a reference cloud: alignment, coverage, distances."""
 
 from __future__ import annotations
 

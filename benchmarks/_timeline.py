@@ -1,6 +1,6 @@
-"""Which part of a run was at work from when to when, in whichever thread; no part knows of it.
+"""Records when each part of a run is at work, in any thread, without changing these parts.
 
-Functions are wrapped where they are called from, so that trees without this file can be watched too.
+Functions are wrapped where they are called from, so this also works with source trees that lack this file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ RECONSTRUCT: Parts = {
     "fusion: cloud closed": ("gbinet.formats.ply:PlyWriter.__exit__",),
     "report: share of the points": ("gbinet.viewer.report_cloud:CloudSample.add",),
     "report: pictures of views": ("gbinet.pipeline.record:view_card",),
-    "report: pictures awaited": ("gbinet.pipeline.record:ShownViews.cards",),
+    "report: pictures awaited": ("gbinet.pipeline.record:ReportCollector.cards",),
     "report: written": ("gbinet.pipeline.reconstruct:write_report",),
     "report: from the sides": ("gbinet.viewer.report:side_views",),
     "report: cloud packed": ("gbinet.viewer.report_cloud:pack",),

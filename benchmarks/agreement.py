@@ -1,13 +1,13 @@
-"""Do depth maps of neighbouring views agree? Weights compared on real scenes that have no truth.
+"""Compares weights on real scenes without ground truth: do depth maps of neighbouring views agree?
 
     python benchmarks/agreement.py SCENE --weights gbinet other.safetensors --max-size 1536
 
-Depth maps of all views (or of some references and their sources) are computed, without any filter. A pixel is
-confirmed at x px if at least two of the view's four best sources send it back within x px, at a depth that
-differs by less than 1 % (a round trip through the source's own depth map). Also printed: the share that comes
-back within 1 px from one of the two best sources, whatever its depth there; and how many depth jumps lie on
-lines of the coarse maps. A jump is a change of more than 4 % between neighbouring pixels; by chance 12.5 % of
-them lie on multiples of 8 px and 25 % on multiples of 4.
+Computes depth maps of all views (or of some reference views and their source views), without filters. A pixel
+is confirmed at x px if at least two of the view's four best source views project it back to within x px, at a
+depth that differs by less than 1 % (a round trip through the depth map of the source view). Also prints the
+share of pixels that return to within 1 px from one of the two best source views, at any depth, and the share
+of depth jumps that lie on lines of the coarse maps. A jump is a change of more than 4 % between neighbouring
+pixels. By chance, 12.5 % of them lie on multiples of 8 px and 25 % on multiples of 4.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.scenes.load import load_scene
-from gbinet.scenes.refine.keep import with_cameras
+from gbinet.scenes.refine.cached import with_cameras
 from gbinet.scenes.refine.refine import refine
 
 SOURCES, AGREEING = 4, 2

@@ -1,8 +1,8 @@
-"""Pictures of what training sees: a row per difficulty, its scenes side by side (reference, source, depth).
+"""Draws training samples: a row per difficulty, with its scenes side by side (reference, source, depth).
 
     python benchmarks/contact_sheet.py sheet.png [--assets DIR --size 200x160 --scenes 4 --only gloss sky]
 
-The scenes are those of the validation set `life`. Depth is light where it is near, grey where there is none.
+The scenes are those of the validation set `life`. Near depths are bright; pixels without depth are grey.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The network made ready against the unoptimised one on a CPU, side by side in one run.
+"""Compares the optimised and the unoptimised network on a CPU, in alternation within one run.
 
     python benchmarks/cpu_speedup.py [--weights FILE] [--threads 1 2] [--repeats 3] [--out FILE]
 
-Unoptimised is what a straightforward port to torch does: batch norms as layers of their own, nn.Conv3d and
-nn.ConvTranspose3d with the algorithms that torch picks, tensors in torch's usual layout, torch's grid_sample,
-the cost volume of a stage made in one piece, all views encoded together, float32. Made ready, it runs in
-float32 and in the precision that this processor gets by default. They take turns; seconds are the best of the
-repeats, of the wall clock and of the process (all its threads: what counts where other work disturbs).
+Unoptimised is a straightforward implementation in torch: batch norms as separate layers, nn.Conv3d and
+nn.ConvTranspose3d with torch's default algorithms, torch's default memory layout and grid_sample, the cost
+volume of a stage in one piece, all views encoded together, float32. The optimised network runs in float32 and
+in the default precision of this processor. Times are the best of the repeats: wall-clock time, and CPU time
+of the process with all its threads, which is more reliable on a busy machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gbinet.ops import conv, cost_volume
 @contextmanager
 def unoptimised() -> Iterator[None]:
     """Inside, GBiNet computes as a straightforward port would."""
-    before = conv.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.enter
+    before = conv.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.first_layer
 
     def straightforward(net: Regulariser, volume: Tensor, reference: Tensor | None = None) -> Tensor:
         entered: Tensor = net.entry(volume.contiguous(), skip=net._context(reference, (0, 0, 0, 0)))
@@ -42,12 +42,12 @@ def unoptimised() -> Iterator[None]:
 
     conv.onednn_suits = lambda volume, weight: False
     cost_volume.BAND_PIXELS = 1 << 62
-    Regulariser.enter = straightforward  # type: ignore[method-assign, assignment]
+    Regulariser.first_layer = straightforward  # type: ignore[method-assign, assignment]
     os.environ["GBINET_KERNELS"] = "plain"
     try:
         yield
     finally:
-        conv.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.enter = before  # type: ignore[method-assign]
+        conv.onednn_suits, cost_volume.BAND_PIXELS, Regulariser.first_layer = before  # type: ignore[method-assign]
         del os.environ["GBINET_KERNELS"]
 
 

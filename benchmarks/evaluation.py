@@ -1,4 +1,4 @@
-"""Time and memory of a DTU evaluation: a rendered scan of the real one's size, through DTU's own files.
+"""Measures the time and memory of a DTU evaluation, on a rendered scan of realistic size in DTU's own files.
 
 python benchmarks/evaluation.py                               # 3 million points against 300,000
 python benchmarks/evaluation.py --points 30000000 --reference 3000000

@@ -1,10 +1,10 @@
-"""The floor of inference: bytes that must move and products that must be formed, part by part.
+"""Computes a lower bound for inference: the bytes to move and the products to compute, part by part.
 
     python benchmarks/floor.py --size 1600x1152 --views 5 --bandwidth 4.25
 
-Every layer reads its input and writes its output once, in half precision; batch norm, ReLU and skip
-connections cost nothing by themselves; the cost volume reads the features of all views once and writes the
-fused volume. Layers fused with each other would need less still. Only shapes are computed; no GPU is needed.
+Every layer reads its input and writes its output once, in half precision. Batch norm, ReLU and skip
+connections add nothing. The cost volume reads the features of all views once and writes the fused volume.
+Fusing layers with each other could need even less. Only shapes are computed, so no GPU is needed.
 """
 
 from __future__ import annotations

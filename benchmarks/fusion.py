@@ -1,9 +1,9 @@
-"""Fusion: peak memory for few and many views, and seconds per view, on exact maps of a sloping ground.
+"""Measures the peak memory of fusion for few and many views, and the time per view, on exact depth maps.
 
     python benchmarks/fusion.py                         # 10 and 200 views at 640x512 on the CPU
     python benchmarks/fusion.py --views 49 --width 1600 --height 1152 --device cuda
 
-Every number of views runs in a process of its own, so that peaks do not mix.
+The depth maps show sloping ground. Each number of views runs in its own process, so that peaks are separate.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Accuracy gate: the engine (its precision, its kernels) against the float32 network, on validation scenes.
+"""Checks the accuracy of the engine (its precision and kernels) against the float32 network.
 
     python benchmarks/gate.py                                          # GPU: 1600x1152, float16
     python benchmarks/gate.py --device cpu --size 160x128 --scenes 1   # anywhere
-    python benchmarks/gate.py --assets FOLDER                          # the scenes with objects too
+    python benchmarks/gate.py --assets FOLDER                          # also the scenes with objects
 
-The reference is the plain network in float32 (no TF32, no kernels of ours) on the same images. Passed if no
-share of pixels within a threshold differs by more than 0.2 percentage points, and at least 99 % of the pixels
-with a confidence above 0.8 in the reference have depths that are at most one bin of the last stage apart.
+The reference is the plain network in float32 (no TF32, no kernels of ours), on the same validation scenes.
+The check passes if no share of pixels within a threshold differs by more than 0.2 percentage points, and if
+at least 99 % of the pixels whose confidence in the reference is above 0.8 have depths at most one bin of
+the last stage apart.
 """
 
 from __future__ import annotations

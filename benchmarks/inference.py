@@ -1,10 +1,10 @@
-"""Time and memory of one depth map, all views encoded: the engine against the plain network, in one run.
+"""Measures the time and memory of one depth map, all views encoded: the engine and the plain network.
 
     python benchmarks/inference.py --device cuda --size 1600x1152            # the paper's protocol
     python benchmarks/inference.py --device cpu --size 640x512 --repeat 3
 
-Peak = torch.cuda.max_memory_allocated, weights and input images included. Published figures on an H200 at
-1152x1600, 5 views: GBi-Net 329 ms / 2036 MiB, Effi-MVS+ 90 / 898, IterMVS 99 / 845, PatchmatchNet 106 / 1553.
+Peak = torch.cuda.max_memory_allocated, including weights and input images. Published networks on an H200 at
+1600x1152, 5 views: GBi-Net 329 ms / 2036 MiB, Effi-MVS+ 90 / 898, IterMVS 99 / 845, PatchmatchNet 106 / 1553.
 """
 
 from __future__ import annotations

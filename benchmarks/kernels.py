@@ -1,6 +1,6 @@
-"""Each fused kernel against its plain twin and against the floor: the bytes it must move at copy speed.
+"""Compares each fused kernel with its plain reference and with a lower bound: its bytes at copy speed.
 
-python benchmarks/kernels.py --size 1600x1152        (needs a CUDA device)
+python benchmarks/kernels.py --size 1600x1152        # needs a CUDA device
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def up_case(inputs: int, outputs: int, height: int, width: int) -> Case:
     packed = conv.pack(layer)
     return (
         f"up3d {inputs}->{outputs} {height}x{width}",
-        lambda: conv.double(x, layer, packed, skip),
+        lambda: conv.conv_transpose_relu_add(x, layer, packed, skip),
         lambda: layer(x).relu_().add_(skip),
         2 * (x.numel() + 2 * skip.numel()),
     )
@@ -105,7 +105,7 @@ def deform_case(inputs: int, outputs: int, height: int, width: int) -> Case:
     x = image(inputs, height, width)
     offsets = image(18, height, width).contiguous()
     weight = torch.randn(outputs, inputs, 3, 3, device="cuda", dtype=HALF)
-    packed, output = deform.pack(weight), deform.room(x, 1, outputs, height, width)
+    packed, output = deform.pack(weight), deform.empty_output(x, 1, outputs, height, width)
     return (
         f"deform {inputs}->{outputs} {height}x{width}",
         lambda: deform.deform_conv2d(x, offsets, weight, packed, output),

@@ -1,11 +1,11 @@
-"""Peak memory of a depth map against pixels and against views: both slopes, and a 24-megapixel image.
+"""Measures how the peak memory of a depth map grows with pixels and views, and that of a 24-megapixel image.
 
-    python benchmarks/memory.py                                       # GPU; and 4000x6000 within 8 GiB
+    python benchmarks/memory.py                                       # GPU; includes 6000x4000 within 8 GiB
     python benchmarks/memory.py --device cpu --base 160x128 --large ""
 
-Peaks are those of `gbinet benchmark memory`: on CUDA torch.cuda.max_memory_allocated, weights and input
-images (float32) included; on a CPU what a process of its own grew by. The large image is computed whole, no
-tiles, with torch forbidden to reserve more than the limit.
+Peaks are those of `gbinet benchmark memory`: on CUDA, torch.cuda.max_memory_allocated, including weights and
+input images (float32); on a CPU, the growth of a separate process. The large image is computed in one piece,
+without tiles, and torch may not reserve more than the limit.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Do depth ranges hold the scene? Rendered scenes whose sparse points are thinned, with gaps.
+"""Checks that depth ranges contain the scene, on rendered scenes with few sparse points and gaps.
 
     python benchmarks/ranges.py --scenes 24 --points 100
 
-Only depth is rendered. Views that see fewer than three of the points are left out: structure from motion
-could not place them, because something right before the camera hides everything. Reported: share of the true
-depths inside the ranges, over all views and of the worst scenes, and how wide the ranges are beside the true
-ones.
+Only depth is rendered. Views that see fewer than three of the points are left out, because structure from
+motion could not place them: something right in front of the camera hides everything. Reports the share of the
+true depths inside the ranges, over all views and for the worst scenes, and the width of the ranges compared
+with the true ones.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from _common import report
 
-from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene
 from gbinet.render.rig import draw_path
+from gbinet.render.seeding import generator
 from gbinet.render.shade import render_depth
 from gbinet.render.sparse import sparse_points
 from gbinet.scenes.ranges import ranges_from_points
@@ -35,8 +35,8 @@ def main() -> None:
     given = parser.parse_args()
     inside, ratios, true_ratios, scenes = [], [], [], []
     for number in range(given.scenes):
-        scene = make_scene(int(chance(given.seed, "ranges", number).integers(1 << 31)))
-        paths = draw_path(chance(scene.seed, "path"), scene.kind, scene.layout, given.views, 160, 120)
+        scene = make_scene(int(generator(given.seed, "ranges", number).integers(1 << 31)))
+        paths = draw_path(generator(scene.seed, "path"), scene.kind, scene.layout, given.views, 160, 120)
         cameras = [paths[i] for i in range(given.views)]
         depths = [render_depth(scene, paths[i : i + 1])[0][0].cpu() for i in range(given.views)]
         points = sparse_points(cameras, depths, given.points, given.gaps, np.random.default_rng(number))

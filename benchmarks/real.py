@@ -1,21 +1,20 @@
-"""Real scenes, reconstructed as a user would and judged by all that is known about them.
+"""Reconstructs real scenes with `gbinet reconstruct`, and compares them with all that is known about them.
 
     python benchmarks/real.py ../shared/scenes/brighton-beach ../shared/scenes/fountain-P11 --keep runs
 
-Each scene (bare photos or posed) goes through `gbinet reconstruct`. Reported per scene:
+Reported for each scene (photos, with or without cameras):
 
-    agreement   depth maps of a view and of its two best sources: share of pixels that come back within 1 px
-    pixels      share with confidence past the filter, share that other views confirmed
-    ranges      mean far/near; share of the measured and of the fused depths that lie inside
-    measured    where the scene has measured depth: relative errors
-    reference   where NAME-reference/*.laz (or .ply) lies beside NAME and the photos have GPS: cells covered,
+    agreement   depth maps of a view and its two best source views: share of pixels that return within 1 px
+    pixels      share of pixels that pass the confidence filter, and that other views confirm
+    ranges      mean far/near; share of the measured and of the fused depths inside the ranges
+    measured    if the scene has measured depth: relative errors
+    reference   if NAME-reference/*.laz (or .ply) lies beside NAME and the photos have GPS: cells covered, and
                 distances after alignment (.laz needs `pip install 'laspy[lazrs]'`)
-    seconds     of every phase
+    seconds     of each phase
 
-Cameras are refined first where --refine-cameras or the kind of the scene asks for it (--no-refine-cameras:
-never), and `refined cameras` says how that went.
-With --keep, results stay in a folder per scene, and a second call takes them up. --finished only measures
-what lies there.
+Cameras are refined first if --refine-cameras is given, or by default for RGB-D folders
+(--no-refine-cameras: never); `refined cameras` shows the outcome. With --keep, results stay in a folder per
+scene, and a second call reuses them. --finished only measures the results in that folder.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def opened(folder: Path, out: Path) -> Scene:
         scene = load_scene(folder, cache=out / "undistorted")
         refined = json.loads((out / "run.json").read_text()).get("refined_cameras") is not None
         return refine_cameras(scene, out)[0] if refined else scene
-    return load_scene(out / "sfm", kind="colmap", cache=out / "undistorted")
+    return load_scene(out)  # also where it was placed on the map
 
 
 def measure(folder: Path, out: Path, scene: Scene, fusion: FusionConfig) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""`gbinet reconstruct` end to end on a rendered scene: where the time goes, and the peak memory.
+"""Measures `gbinet reconstruct` end to end on a rendered scene: time of each part, and peak memory.
 
     python benchmarks/reconstruct.py                                     # 9 views at 640x512, on the CPU
     python benchmarks/reconstruct.py --device cuda --views 49 --size 1600x1152
     python benchmarks/reconstruct.py --device cuda --views 500 --size 1152x864 --repeat 1
-    python benchmarks/reconstruct.py --old ../other-clone                # that tree and this one, in turns
+    python benchmarks/reconstruct.py --old ../other-clone                # compared with this source tree
 
-The scene is rendered first, by a process of its own, and not counted. Every run is a process of its own, and
-every tree has an empty cache of kernels: its first run includes what a first run costs. Seconds are those of
-the wall clock, from the call to the report, without starting Python. The timeline says which part was at work
-from when to when, in all threads together and in the main one.
+The scene is rendered first, in a separate process, and not counted. Each run is a separate process, and each
+source tree starts with an empty cache of kernels, so its first run includes compilation. Times are wall-clock
+times from the call to the report, without starting Python. The timeline shows when each part was at work, in
+all threads together and in the main thread.
 """
 
 from __future__ import annotations

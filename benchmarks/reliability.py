@@ -1,14 +1,15 @@
-"""Does confidence mean what it says? Reliability of weights, before and after their calibration.
+"""Measures how well confidence predicts correct pixels, before and after calibration.
 
     python benchmarks/reliability.py --weights FILE --scenes 1 --sizes 320 640 --picture reliability.png
     python benchmarks/reliability.py --weights FILE --real ../shared/scenes/fountain-P11 --max-size 640
 
-Rendered scenes of both validation sets: a pixel is right if its point, projected into the source views, is
-at most one pixel off (`is_right` in `gbinet.model.geometry`), and wrong where nothing is to be found. Real
-scenes have no truth: there a pixel is right if at least two of the view's four best sources confirm it
-within 1 px (see agreement.py), and all pixels count; a second table leaves out those that lie in the images
-of fewer than two sources, where nothing could confirm them.
-"before" is what the network itself says, "after" what the map in the header of the weights makes of it.
+On rendered scenes of both validation sets, a pixel is correct if its point, projected into the source
+views, is at most one pixel off (`is_right` in `gbinet.model.geometry`). It is wrong if there is no surface.
+Real scenes have no ground truth: there a pixel counts as correct if at least two of the view's four best
+source views confirm it within 1 px (see agreement.py). The first table counts all pixels. The second leaves
+out those that lie in the images of fewer than two source views, where they could not be confirmed. "before"
+is the network's own confidence, "after" is the confidence after the calibration curve in the header of the
+weights.
 """
 
 from __future__ import annotations

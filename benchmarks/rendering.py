@@ -1,4 +1,4 @@
-"""How fast samples are rendered: 5 views with the depth of the reference view.
+"""Measures how fast samples are rendered: 5 views with the depth of the reference view.
 
 python benchmarks/rendering.py                                    # CPU, 320x256
 python benchmarks/rendering.py --device cuda --assets FOLDER      # GPU, 640x512

@@ -1,11 +1,11 @@
-"""What many photos and many workers cost: `python benchmarks/scale.py PART [options]`.
+"""Measures the cost of many photos and many workers: `python benchmarks/scale.py PART [options]`.
 
-large     load, rank and plan a scene of made-up cameras (--views 10000), ranked by geometry and by tracks
-schedule  units of work that do nothing, on a local Ray (--units 10000): what handing them out costs each
-workers   the same --photos by one worker and by two, with one core each, in turns (--repeat)
+large     load, rank and plan a scene of artificial cameras (--views 10000), by geometry and by tracks
+schedule  schedule empty tasks on a local Ray (--units 10000), and print the cost of each
+workers   process the same --photos with one worker and with two, one core each, in turns (--repeat)
 view      seconds and bytes of one view in depth and in fusion, on one core
 
-Photos are noise seen from a drone over a plane: what they show changes neither the network's time nor bytes.
+Photos are noise, seen from a drone over a plane. Their content changes neither the network's time nor bytes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A whole scene with the feature cache: time per view inside the network, and with reading and writing.
+"""Measures a whole scene with the feature cache: time per view in the network, and with reading and writing.
 
     python benchmarks/scene.py                                             # GPU: 49 views, 1600x1152
     python benchmarks/scene.py --device cpu --views 5 --size 160x128
 
-Photos of noise with cameras on a 7-wide grid, made for the purpose; each is a JPEG that is read, each depth
-map is written, as `gbinet depth` does it. The network's figure counts encoding each photo once and searching
-each view, the GPU waited for; wall is everything from the first photo read to the last map written.
+The photos are noise, with cameras on a 7-wide grid. Each is read as a JPEG, and each depth map is written,
+as by `gbinet depth`. The time of the network covers encoding each photo once and searching each view, with
+a wait for the GPU. The wall-clock time runs from the first photo read to the last map written.
 """
 
 from __future__ import annotations

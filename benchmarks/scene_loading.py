@@ -1,8 +1,9 @@
-"""How long scenes take to load: `python benchmarks/scene_loading.py [--views 1000] [--out FILE]`.
+"""Measures how long scenes take to load: `python benchmarks/scene_loading.py [--views 1000] [--out FILE]`.
 
-The scenes are made here: an MVSNet folder of JPEG files with pair.txt, the same without pair.txt (ranked by
-geometry), and a COLMAP model with tracks (ranked by tracks). Only headers of images are read, so their size
-in pixels does not matter; the number of files does. Wall time is the best of several runs, with its CPU time.
+The scenes are generated: an MVSNet folder of JPEG files with pair.txt, the same without pair.txt (ranked by
+geometry), and a COLMAP model with tracks (ranked by tracks). Only the headers of images are read, so the
+number of files matters, but not their size in pixels. Times are the best of several runs, with their CPU
+time.
 """
 
 from __future__ import annotations

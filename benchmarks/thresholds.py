@@ -1,11 +1,12 @@
-"""How the thresholds of fusion trade accuracy against completeness, on rendered scenes with known surface.
+"""Measures precision and recall of fusion for different thresholds, on rendered scenes with known surface.
 
     python benchmarks/thresholds.py --weights FILE --seeds 8 3 --max-size 448
-    python benchmarks/thresholds.py --backgrounds white sky    # the same things before a blank background
+    python benchmarks/thresholds.py --backgrounds white sky    # objects in front of a blank background
     python benchmarks/thresholds.py --views 4 --only default strict_views min_views
 
-Depth is estimated once per scene; then it is fused with one threshold changed at a time. Precision: share of
-the cloud within the distance of the truth; recall: share of the truth within the distance of the cloud.
+Depth is estimated once per scene, then fused with one threshold changed at a time. Precision is the share
+of the cloud within a distance of the true surface; recall is the share of the true surface within it of the
+cloud.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ def variants() -> Iterator[tuple[str, FusionConfig]]:
             name = f"blank_confidence {value}{', burnt-out pixels kept' if burnt_out else ''}"
             yield name, replace(base, blank_confidence=value, keep_burnt_out=burnt_out)
     yield "keep_sky", replace(base, keep_sky=True)
+    for value in (0.5, 0.7, 0.8, 0.9, 0.95):
+        yield f"certainty {value}", replace(base, certainty=value)
     for count in (1, 2, 3, 4):
         yield f"min_views {count}", replace(base, min_views=count)
-    yield "strict_views", replace(base, strict_views=True)
+    yield "strict_views", replace(base, min_views=3, strict_views=True)
     for value in (0.25, 0.5, 1.0, 2.0):
         yield f"max_reprojection {value}", replace(base, max_reprojection=value)
     yield (

@@ -1,15 +1,15 @@
-"""Training speed and memory: the three update modes side by side, fast kernels and CUDA graph on and off, and
-what rendering the samples on the fly costs.
+"""Measures training speed and memory: the three update modes, fast kernels and CUDA graph on and off, and
+the cost of rendering samples during training.
 
-    python benchmarks/training.py --out training.json             # 512x640, 5 views, 8 stages, batch 4
+    python benchmarks/training.py --out training.json             # 640x512, 5 views, 8 stages, batch 4
     python benchmarks/training.py --model bundled --batch-size 8 --modes shared-encoder
     python benchmarks/training.py --size 64x64 --views 3 --stages 3 --batch-size 2 --repeat 1   # on a CPU
 
-Time is that of whole steps (update, clipping, guard, Adam, averaged weights), launched as one CUDA graph
-where the line says so. Peak = torch.cuda.max_memory_allocated over an eager step, weights and samples
-included; the memory of a graph is set aside once and is about the same. The last lines train on samples that
-are rendered meanwhile, as `gbinet train --preset rendered` does. The published code on an H200 (per-stage,
-512x640, 5 views, 8 stages, batch 4): 2.9 samples/s, 10,167 MiB; with bf16 2.8 / 6,807.
+Times are those of whole steps (update, clipping, guard, Adam, averaged weights), launched as one CUDA graph
+where the line says so. Peak = torch.cuda.max_memory_allocated over an eager step, including weights and
+samples. The memory of a graph is reserved once and is about the same. The last lines train on samples that
+are rendered at the same time, as in `gbinet train --preset rendered`. The published code on an H200
+(per-stage, 640x512, 5 views, 8 stages, batch 4): 2.9 samples/s, 10,167 MiB; with bf16 2.8 / 6,807.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Where depth is wrong: errors by how many source views see a pixel, and by the distance to a depth edge.
+"""Shows where depth is wrong: errors by the number of source views that see a pixel, and near depth edges.
 
     python benchmarks/visibility.py --assets DIR --scenes 5 --out visibility.json
 
-Rendered scenes of the kind of the validation set (1152x1600, 5 views, 425 to 935 mm) but of other seeds, so
-that nothing is tuned to that set. A source sees a pixel if the true point falls into its image and nothing is
-in front of it there (the source's own true depth agrees within 1 %). Pixels with a depth edge within 2 px do
-not count, as in validation. A pixel that no source sees has no depth that could be measured.
+Uses rendered scenes like those of the validation set (1600x1152, 5 views, 425 to 935 mm) but with other
+seeds, so that nothing is tuned to that set. A source view sees a pixel if the true point falls into its
+image and nothing is in front of it there (the source view's own true depth agrees within 1 %). Pixels with
+a depth edge within 2 px do not count, as in validation. The depth of a pixel that no source view sees
+cannot be measured.
 """
 
 from __future__ import annotations

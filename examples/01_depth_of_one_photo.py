@@ -1,7 +1,7 @@
-"""Depth of one photo: it and its neighbours in, a depth map out.
+"""Computes the depth map of one photo from the photo and its neighbours.
 
-The scene is rendered, so that this runs without any data and the error can be told. With a folder of your
-own, `scene = gbinet.load_scene("folder")` takes the place of `render_scene`.
+The scene is rendered, so that this runs without any data and can compute the error. To use your own folder,
+replace `render_scene` by `scene = gbinet.load_scene("folder")`.
 """
 
 from __future__ import annotations

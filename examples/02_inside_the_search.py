@@ -1,7 +1,7 @@
-"""Inside the search: what every stage asked, how confident it was, and how wrong.
+"""Prints every stage of the search: its bins, its confidence and its error.
 
-Each stage halves the bins. The share of pixels whose true depth lies in some bin of the stage says how much
-the stages before have lost; a bin's width says how fine the answer is so far.
+Each stage halves the bins. The share of pixels whose true depth lies in one of the bins shows how many pixels
+the earlier stages have lost. The width of a bin shows the resolution so far.
 """
 
 from __future__ import annotations

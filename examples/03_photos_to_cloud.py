@@ -1,7 +1,7 @@
-"""Photos to cloud: depth of every view, fused where views agree.
+"""Reconstructs a point cloud from photos: depth of every view, fused where views agree.
 
-`gbinet.reconstruct` takes a folder too: `gbinet.reconstruct("folder")` recognises what is in it. With `out=`,
-depth maps and a report (report.html) are kept, and a second call continues where the first one stopped.
+`gbinet.reconstruct` also takes a folder: `gbinet.reconstruct("folder")` detects what is in it. With `out=`,
+it keeps depth maps and a report (report.html), and a second call continues where the first one stopped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Depth maps of your own: anything that gives a DepthMap per view can be fused into a cloud.
+"""Fuses your own depth maps: anything that returns a DepthMap per view can be fused into a cloud.
 
-Here they are the renderer's exact depth with some noise; they might come from a sensor, another network, or
-files (`gbinet fuse SCENE --depth FOLDER -o cloud.ply` reads npz, npy, pfm, png, tif, COLMAP's and OpenMVS's).
+Here the depth maps are the renderer's exact depth with some noise. They could also come from a sensor,
+another network, or files (`gbinet fuse SCENE --depth FOLDER -o cloud.ply` reads npz, npy, pfm, png, tif and
+the depth maps of COLMAP and OpenMVS).
 """
 
 from __future__ import annotations

@@ -54,12 +54,16 @@ def make_tiny_scene() -> Callable[..., TinyScene]:
 
 
 class LiveMemory(TorchDispatchMode):
-    """Counts the bytes of all tensors that operations made inside and Python has not dropped yet."""
+    """Counts the bytes of all tensors that operations made inside and Python has not dropped yet.
 
-    def __init__(self) -> None:
+    granularity: sizes are rounded up to multiples of it, as an allocator does.
+    """
+
+    def __init__(self, granularity: int = 1) -> None:
         super().__init__()
         self.live = 0
         self.peak = 0
+        self._granularity = granularity
         self._counted: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,7 +75,7 @@ class LiveMemory(TorchDispatchMode):
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
+        key, size = storage._cdata, -(-storage.nbytes() // self._granularity) * self._granularity
         if key not in self._counted:
             self._counted.add(key)
             self.live += size

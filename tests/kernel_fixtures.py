@@ -20,7 +20,7 @@ if not torch.cuda.is_available():
 @pytest.fixture
 def kernel_device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     pytest.importorskip("triton", reason="Triton is not installed")
-    # The plain twins must be exact references: cuDNN's default would round their float32 inputs to 10 bits.
+    # Plain references must be exact: cuDNN's default would round their float32 inputs to 10 bits.
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -29,3 +29,9 @@ def kernel_device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
 def fast(kernel_device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations choose their kernels, on CPU tensors too: the interpreter serves these."""
     monkeypatch.setattr(ops, "usable", lambda *tensors: True)
+
+
+def relative_gap(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Largest difference, as a share of the largest value of b."""
+    a, b = a.detach(), b.detach()
+    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))

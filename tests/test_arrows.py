@@ -32,7 +32,7 @@ UPWARDS = {("pointcloud.py", "gbinet.formats.cloud_files")}
 USABLE_ELSEWHERE = {
     "fusion/comparing.py",
     "inference/compiling.py",
-    "render/chance.py",
+    "render/seeding.py",
     "render/rasterise.py",
     "render/shade.py",
     "training/optimise.py",
@@ -70,7 +70,7 @@ PIXEL_WORDS |= {"arange", "meshgrid", "mgrid", "indices", "nonzero", "width", "h
 BIN_WORDS = {"cell", "cells", "bins", "num_bins", "first_bin", "first_bins", "tolerance"}
 PIXELS_ELSEWHERE = {
     "scenes/complete.py": "the middle of an image as a share of its size",
-    "render/chance.py": "random bits to a number in (0, 1)",
+    "render/seeding.py": "random bits to a number in (0, 1)",
     "render/outdoors.py": "columns of windows, and where a terrain is looked up",
     "render/paint.py": "patterns on a texture, which no camera took",
     "render/shade.py": "texels of shadow maps and surroundings, as its kernel counts them",

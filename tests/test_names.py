@@ -13,7 +13,7 @@ from hypothesis import given
 from PIL import Image
 
 from gbinet.cli.main import main
-from gbinet.names import MAX_BYTES, distinct_stems, file_stem, shown
+from gbinet.names import MAX_BYTES, distinct_stems, file_stem, printable
 
 ANY_TEXT = st.text(st.characters(exclude_characters="\0"))  # surrogates included
 ANY_BYTES = st.binary(max_size=300).map(os.fsdecode)
@@ -21,17 +21,17 @@ ANY_BYTES = st.binary(max_size=300).map(os.fsdecode)
 
 @given(ANY_TEXT | ANY_BYTES)
 def test_what_is_shown_is_one_printable_line_of_utf8(text: str) -> None:
-    result = shown(text)
+    result = printable(text)
     assert result.isprintable() and result.encode().decode() == result
-    assert shown(result) == result
+    assert printable(result) == result
     assert result == text or not text.isprintable()
 
 
 def test_how_names_are_shown() -> None:
-    assert shown("café [/b] <script>.jpg") == "café [/b] <script>.jpg"  # the page and the table escape these
-    assert shown(os.fsdecode(b"caf\xe9.jpg")) == r"caf\xe9.jpg"
-    assert shown("a\x1b[31m\nb") == r"a\x1b[31m\x0ab"
-    assert shown("\ud800 \u202e") == r"\ud800 \u202e"
+    assert printable("café [/b] <script>.jpg") == "café [/b] <script>.jpg"  # pages and tables escape it
+    assert printable(os.fsdecode(b"caf\xe9.jpg")) == r"caf\xe9.jpg"
+    assert printable("a\x1b[31m\nb") == r"a\x1b[31m\x0ab"
+    assert printable("\ud800 \u202e") == r"\ud800 \u202e"
 
 
 @given(ANY_TEXT | ANY_BYTES)

@@ -12,7 +12,7 @@ from ball_scene import SceneMaker
 from oracle import Oracle
 
 from gbinet import __version__, provenance
-from gbinet.evaluation.scores import ScoreSheet, Table, in_words, makers, write_scores
+from gbinet.evaluation.scores import ScoreSheet, Table, describe_maker, makers, write_scores
 from gbinet.evaluation.scores import provenance as recorded
 from gbinet.inference import finished
 from gbinet.inference.predictor import DepthConfig, estimate_depths
@@ -75,5 +75,5 @@ def test_scores_name_all_who_made_the_depth_maps(
 def test_makers_are_found_at_any_depth_and_once() -> None:
     one = Maker("00", "x.safetensors", "0.1.0", None).to_dict()
     assert makers({"scenes": {"a": {"made_by": one}, "b": {"made_by": [one]}}, "made_by": "?"}) == [one]
-    assert in_words(one) == "weights x.safetensors (content 00), gbinet 0.1.0"
+    assert describe_maker(one) == "weights x.safetensors (content 00), gbinet 0.1.0"
     assert makers("nothing") == []

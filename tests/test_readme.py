@@ -32,11 +32,11 @@ def box_with_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundled weights: those that ship where they exist, else thin random ones."""
     from gbinet.model import weights
 
-    if not (weights.SHIPPED / f"{weights.DEFAULT}.safetensors").exists():
+    if not (weights.BUNDLED / f"{weights.DEFAULT}.safetensors").exists():
         torch.manual_seed(0)
         small = GBiNet(GBiNetConfig(encoder_width=4, regulariser_width=2))
-        small.save(tmp_path / "box" / f"{weights.DEFAULT}.safetensors")
-        monkeypatch.setattr(weights, "SHIPPED", tmp_path / "box")
+        small.save(tmp_path / "weights" / f"{weights.DEFAULT}.safetensors")
+        monkeypatch.setattr(weights, "BUNDLED", tmp_path / "weights")
 
 
 @pytest.mark.usefixtures("box_with_weights")

@@ -1,4 +1,4 @@
-"""Draws cloud.jpg: a photo of the demo's scene, its depth, and the cloud of all photos from two new sides.
+"""Draws cloud.jpg: a photo of the demo's scene, its depth map, and two new views of the cloud.
 
 gbinet demo --out hero --views 13 --size 1024x768
 python docs/pictures/draw_cloud.py hero
@@ -43,14 +43,14 @@ def draw(demo: Path, height: int = 480) -> Image.Image:
     left = [photo, Image.fromarray(colourise_depth(depth))]
     canvas = Image.new("RGB", (small * 4 // 3 + 2 * (GAP + large), height + LINE), BACKGROUND)
     pen, font = ImageDraw.Draw(canvas), ImageFont.load_default(18)
-    for number, (picture, title) in enumerate(zip(left, ("one of 13 photos", "its depth"), strict=True)):
+    for number, (picture, title) in enumerate(zip(left, ("one of 13 photos", "its depth map"), strict=True)):
         top = number * (small + LINE + GAP)
         canvas.paste(picture.resize((small * 4 // 3, small), Image.Resampling.LANCZOS), (0, top))
         pen.text((small * 2 // 3, top + small + 5), title, fill=INK, font=font, anchor="ma")
     for number, (turn, lift) in enumerate(SIDES):
         x = small * 4 // 3 + GAP + number * (large + GAP)
         canvas.paste(seen_from(cloud, turn, lift, large, height), (x, 0))
-        title = "the cloud from a new side" if number == 0 else "and from another"
+        title = "the cloud from a new viewpoint" if number == 0 else "from another viewpoint"
         pen.text((x + large // 2, height + 5), title, fill=INK, font=font, anchor="ma")
     return canvas
 

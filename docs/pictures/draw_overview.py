@@ -1,4 +1,4 @@
-"""Draws overview.jpg: a photo of the demo's scene, its depth, its confidence, and the cloud of all views.
+"""Draws overview.jpg: a photo of the demo's scene, its depth map, its confidence, and the cloud of all views.
 
 python docs/pictures/draw_overview.py [WEIGHTS]
 """
@@ -42,9 +42,9 @@ def panels(result: DemoResult) -> dict[str, NDArray[np.uint8]]:
     camera = Camera(view.camera.K, pose, view.camera.width, view.camera.height)
     return {
         f"one of {len(done.scene.views)} photos": read_image(view.image_path),
-        "its depth": colourise_depth(depth),
+        "its depth map": colourise_depth(depth),
         "its confidence": colourise(confidence, depth > 0, "confidence", 0.3, 1.0),
-        "the cloud of all, from a new side": splat(cloud, camera, 2, BACKGROUND),
+        "the cloud, from a new viewpoint": splat(cloud, camera, 2, BACKGROUND),
     }
 
 

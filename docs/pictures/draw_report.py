@@ -1,4 +1,4 @@
-"""The picture of a report: `gbinet demo`, then `python docs/pictures/draw_report.py`. Needs Chromium."""
+"""Draws report.jpg: run `gbinet demo`, then `python docs/pictures/draw_report.py`. Needs Chromium."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Draws search.png: how the bins of four stages close in on a depth (python docs/pictures/draw_search.py).
+"""Draws search.png: how the bins of four stages narrow down to a depth (python docs/pictures/draw_search.py).
 
-The bins are those of gbinet.model.search, followed by a classifier that errs once, at stage 2.
+The bins are those of gbinet.model.search, with a classifier that makes one mistake, at stage 2.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ def draw() -> Image.Image:
         pen.text((SHARPER * 20, middle), f"stage {stage}", fill=INK, font=font, anchor="lm")
         if stage == WRONG_STAGE:
             place = (x_of(borders[-1]) + SHARPER * 14, middle)
-            pen.text(
-                place, "wrong neighbour: a tolerance bin corrects it", fill=GREY, font=small, anchor="lm"
-            )
+            pen.text(place, "wrong choice, corrected by a tolerance bin", fill=GREY, font=small, anchor="lm")
         state = search.descend(state, torch.full((1, 1, 1), choice))
         if stage < STAGES:  # what the next stage looks at
             following = search.edges(state)[0, :, 0, 0].tolist()
@@ -66,9 +64,9 @@ def draw() -> Image.Image:
     pen.text((x_of(FAR), SHARPER * (TOP - 22)), "far", fill=GREY, font=font, anchor="rb")
     legend = {
         "chosen": CHOSEN,
-        "chosen, wrongly": WRONG,
-        "halves of the last choice": BIN,
-        "tolerance": TOLERANCE,
+        "wrong choice": WRONG,
+        "halves of the chosen bin": BIN,
+        "tolerance bins": TOLERANCE,
     }
     left = SHARPER * LEFT
     for words, colour in legend.items():

@@ -1,7 +1,7 @@
-"""What the site takes from the project itself, at build time: the command line, the model card.
+"""Adds content from the project to the site when it is built: the command line and the model card.
 
-A page asks for it by a comment: `<!-- commands -->`, `<!-- file: PATH -->`. A paragraph that begins with
-`<!-- not on the site -->` is for those who read the page as a file.
+A page asks for it with a comment: `<!-- commands -->` or `<!-- file: PATH -->`. A paragraph that begins with
+`<!-- not on the site -->` is only for readers of the file itself.
 """
 
 from __future__ import annotations

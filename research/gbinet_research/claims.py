@@ -26,7 +26,8 @@ def beyond(results: Results) -> str:
     """What the paper does not claim: our designs against the dense search, with the same help too."""
     rows = (("again", "coarse-to-fine"), ("again", "coarse-to-fine-helped"), ("shipped", "coarse-to-fine"))
     return "\n".join(
-        f"- **Ahead of {label_of(behind)}: {label_of(ahead)}.** {_sentence(_ahead(results, ahead, behind))}"
+        f"- **{_sentence(label_of(ahead))} is more accurate than {label_of(behind)}.** "
+        f"{_sentence(_ahead(results, ahead, behind))}"
         for ahead, behind in rows
         if ahead in results and behind in results
     )
@@ -38,7 +39,7 @@ def _ahead(results: Results, ahead: str, behind: str) -> str:
     if any(one is None or other is None for _, one, other in pairs):
         return NOT_YET
     won = [t for t, one, other in pairs if (one or 0) - (other or 0) > _chance(results, t)]
-    figures = "; ".join(f"{one:.1f} against {other:.1f} % within {t:g} mm" for t, one, other in pairs)
+    figures = "; ".join(f"{one:.1f} vs {other:.1f} % within {t:g} mm" for t, one, other in pairs)
     if len(won) == len(pairs):
         return f"shown: {figures}."
     if not won:
@@ -57,7 +58,7 @@ def _keeps(results: Results, name: str, other: str) -> str:
     if any(one is None or two is None for _, one, two in pairs):
         return NOT_YET
     behind = any((two or 0) - (one or 0) > _chance(results, t) for t, one, two in pairs)
-    figures = "; ".join(f"{one:.1f} against {two:.1f} % within {t:g} mm" for t, one, two in pairs)
+    figures = "; ".join(f"{one:.1f} vs {two:.1f} % within {t:g} mm" for t, one, two in pairs)
     return f"{'not shown' if behind else 'shown'}: {figures}."
 
 
@@ -71,7 +72,7 @@ def _less(results: Results, less: str, more: Sequence[str], part: str, words: st
     figures = ", ".join(
         f"{label_of(name)} {other:,.0f} MiB ({100 * own / other:.0f} %)" for name, other in others if other
     )
-    return f"{words}: {verdict}, {own:,.0f} MiB against {figures}."
+    return f"{words}: {verdict}, {own:,.0f} MiB vs {figures}."
 
 
 def _accuracy(behind: str) -> Callable[[Results], str]:
@@ -95,11 +96,11 @@ def _tolerance(results: Results) -> str:
     if found == NOT_YET:
         return found
     none, one = (results.valid(name).get(8) for name in ("binet", "gbinet"))
-    return f"{found} Of the pixels, {none:.1f} % without and {one:.1f} % with them are valid at stage 8."
+    return f"{found} At stage 8, {none:.1f} % of the pixels are valid without them and {one:.1f} % with them."
 
 
 def _second(results: Results) -> str:
-    memory = _less(results, "gbinet", ("gbinet-6",), "network", "Less with one")
+    memory = _less(results, "gbinet", ("gbinet-6",), "network", "Less memory with one tolerance bin")
     return f"{_ahead(results, 'gbinet-6', 'gbinet')} {memory}"
 
 
@@ -126,37 +127,37 @@ def _converges(results: Results) -> str:
 def _updating(results: Results) -> str:
     kept = _keeps(results, "gbinet-per-stage", "gbinet")
     memory = _less(results, "gbinet-per-stage", ("gbinet-accumulate",), "training", "Training memory")
-    return f"against one update a batch, which has accumulate's gradient, {kept} {memory}"
+    return f"compared with one update per batch (the same gradient as `accumulate`): {kept} {memory}"
 
 
 def _masking(results: Results) -> str:
     return (
-        "not testable by itself: outside the bins there is no right answer to learn. That such a pixel must "
-        "count again once smoothing has brought it back (`shipped` against `smoothing`): "
+        "not testable directly: outside the bins there is no correct class to learn. Including such a pixel "
+        "again once smoothing has recovered it improves the network (`shipped` vs `smoothing`): "
         + _ahead(results, "shipped", "smoothing")
     )
 
 
 def _elsewhere(results: Results) -> str:
     return (
-        "not testable here: nothing is trained or measured on DTU, BlendedMVS or Tanks and Temples, and "
+        "not testable here: nothing was trained or measured on DTU, BlendedMVS or Tanks and Temples, and "
         "clouds of rendered scenes cannot be compared with theirs."
     )
 
 
 def _crops(results: Results) -> str:
-    return "not testable here: every row is trained on windows of larger images."
+    return "not testable here: all rows were trained on windows of larger images."
 
 
 CLAIMS: tuple[tuple[str, Callable[[Results], str]], ...] = (
     ("GBi-Net is more accurate than dense linear search.", _accuracy("dense-linear")),
     ("GBi-Net is more accurate than dense coarse-to-fine search.", _accuracy("coarse-to-fine")),
-    ("It takes less memory than both (the paper: 22 and 46 % of theirs).", _memory),
+    ("It needs less memory than both (22 and 46 % in the paper).", _memory),
     ("Tolerance bins keep pixels in the search and make it more accurate.", _tolerance),
-    ("A second tolerance bin makes depth maps a little more accurate, and takes more memory.", _second),
-    ("Pixels that have left their bins must not be trained on.", _masking),
+    ("A second tolerance bin makes depth maps a little more accurate, and needs more memory.", _second),
+    ("Pixels that have left their bins must be excluded from training.", _masking),
     ("Results improve to stage 8 and then converge.", _converges),
     ("Updating after every stage keeps the accuracy and saves training memory.", _updating),
     ("Random crops improve the network.", _crops),
-    ("It is the best of its time on DTU, BlendedMVS and Tanks and Temples.", _elsewhere),
+    ("It was the most accurate network of its time on DTU, BlendedMVS and Tanks and Temples.", _elsewhere),
 )

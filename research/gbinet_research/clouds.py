@@ -29,7 +29,7 @@ FIRST_SEED = 8  # of the scenes
 MILLIMETRES = 1000.0  # per unit of the scenes, which is the metre
 CUT = 0.02  # metres: as in DTU's protocol, larger distances do not count
 # Variants differ in what their confidence means, so that only geometry filters.
-FUSION = FusionConfig(min_confidence=0.0, blank_confidence=0.0, keep_burnt_out=True)
+FUSION = FusionConfig(min_confidence=0.0, blank_confidence=0.0, keep_burnt_out=True, min_views=3)
 
 
 def score_clouds(variants: Sequence[Variant], budget: Budget, out: Path, tell: Tell) -> None:

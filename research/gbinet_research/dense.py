@@ -21,8 +21,8 @@ from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet, Stage
 from gbinet.model.search import SearchState
 from gbinet.ops.cost_volume import Maps, reference_size
-from gbinet.ops.shares import shares
 from gbinet.ops.smooth import smoothed
+from gbinet.ops.softmax import reproducible_softmax
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ PRESETS = {
 class DenseSearch:
     """The search by itself, as pure functions of states.
 
-    A state is the binary search's, with another meaning: `place` is the answer of the last stage as a share
-    of the range, and `cell` only tells the size. Windows are moved, where needed, to lie inside the range.
+    A state is the binary search's, of a range that is one cell: `fractional_cell` is the result of the last
+    stage as a share of the range, and `cell` only tells the size. Windows are moved, where needed, to lie
+    inside the range.
     """
 
     def __init__(self, config: DenseConfig) -> None:
@@ -104,9 +105,9 @@ class DenseSearch:
         """The same state on a finer pixel grid."""
         if state.cell.shape[-2:] == (height, width):
             return state
-        place = _place(state)[:, None]
-        finer = F.interpolate(place, size=(height, width), mode="bilinear", align_corners=False)[:, 0]
-        return replace(state, cell=torch.zeros_like(finer, dtype=torch.int32), place=finer)
+        position = _position(state)[:, None]
+        finer = F.interpolate(position, size=(height, width), mode="bilinear", align_corners=False)[:, 0]
+        return replace(state, cell=torch.zeros_like(finer, dtype=torch.int32), fractional_cell=finer)
 
     def hypotheses(self, state: SearchState) -> Tensor:
         """Depths to test at the coming stage, [B, D, h, w], nearest first."""
@@ -117,18 +118,18 @@ class DenseSearch:
 
     def follow(self, state: SearchState, logits: Tensor) -> SearchState:
         """The state after a stage that said `logits` [B, D, h, w]. No gradient flows through it."""
-        place = self._expected_place(state, shares(logits.detach().float()))
+        position = self._expected_position(state, reproducible_softmax(logits.detach().float()))
         if self.settling:
-            place = smoothed(place, *self.settling[state.stage])
-        return replace(state, stage=state.stage + 1, place=place)
+            position = smoothed(position, *self.settling[state.stage])
+        return replace(state, stage=state.stage + 1, fractional_cell=position)
 
     def depth(self, state: SearchState) -> Tensor:
         """The answer of the last stage, [B, h, w]."""
-        return self.grid.to_depth(_place(state), state.depth_range)
+        return self.grid.to_depth(_position(state), state.depth_range)
 
     def expected_depth(self, state: SearchState, probabilities: Tensor) -> Tensor:
         """The answer of the coming stage, [B, h, w], with gradient."""
-        return self.grid.to_depth(self._expected_place(state, probabilities), state.depth_range)
+        return self.grid.to_depth(self._expected_position(state, probabilities), state.depth_range)
 
     def confidence(self, probabilities: Tensor) -> Tensor:
         """As published: the probability of the four hypotheses around the answer, two on each side."""
@@ -146,7 +147,7 @@ class DenseSearch:
         near, far = self.grid.to_depth(ends, state.depth_range).unbind(1)
         return near, far
 
-    def _expected_place(self, state: SearchState, probabilities: Tensor) -> Tensor:
+    def _expected_position(self, state: SearchState, probabilities: Tensor) -> Tensor:
         low, step = self._first_and_step(state)
         return low + step * _mean_index(probabilities)  # [B, h, w]
 
@@ -155,14 +156,14 @@ class DenseSearch:
         if state.stage >= len(self.counts):
             raise InputError(f"stages must be at most {len(self.counts)} with this network's search")
         width = self.windows[state.stage]
-        low = (_place(state) - width / 2).clamp(0, 1 - width)
+        low = (_position(state) - width / 2).clamp(0, 1 - width)
         return low, width / (self.counts[state.stage] - 1)
 
 
-def _place(state: SearchState) -> Tensor:
-    if state.place is None:  # cut off with everything that the binary search can do without
+def _position(state: SearchState) -> Tensor:
+    if state.fractional_cell is None:  # cut off with everything that the binary search can do without
         raise InputError("a dense search cannot be cut into tiles: use smaller images or more memory")
-    return state.place
+    return state.fractional_cell
 
 
 def _mean_index(probabilities: Tensor) -> Tensor:
@@ -176,7 +177,7 @@ class DenseNet(GBiNet):
     """GBi-Net's network around a dense search."""
 
     config_type = DenseConfig
-    enlarging: ClassVar[Literal["nearest", "bilinear"]] = "bilinear"
+    upsample_mode: ClassVar[Literal["nearest", "bilinear"]] = "bilinear"
 
     @property
     def dense(self) -> DenseSearch:
@@ -190,7 +191,7 @@ class DenseNet(GBiNet):
             raise InputError("a dense search has as many hypotheses as its configuration says")
         return self.dense.start(depth_range, *reference_size(features[self.config.scale_index(1)]))
 
-    def enlarge(
+    def upsample(
         self, maps: Maps, reference: Tensor, transforms: Tensor, state: SearchState, scale: int
     ) -> tuple[SearchState, Choice | None]:
         return self.dense.upsample(state, *reference_size(maps)), None
@@ -202,7 +203,7 @@ class DenseNet(GBiNet):
         return self.dense.window(state)
 
     def follow(self, state: SearchState, logits: Tensor) -> tuple[SearchState, Tensor]:
-        probabilities = shares(logits.detach().float())
+        probabilities = reproducible_softmax(logits.detach().float())
         return self.dense.follow(state, logits), self.dense.confidence(probabilities)
 
     def expected_depth(self, stage: Stage) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gbinet.errors import FormatError, InputError
-from gbinet.evaluation.scores import in_words, makers
+from gbinet.evaluation.scores import describe_maker, makers
 from gbinet.formats.atomic import write_text
 from gbinet_research import claims, story, tables
 from gbinet_research.results import Results
@@ -31,10 +31,12 @@ def budget(results: Results) -> str:
     """What every row had, and the machine, weights and commit behind it."""
     given = results.budget
     kind = f"{given['source']} scenes" + (" with assets" if given["assets"] else "")
+    if share := given.get("life"):
+        kind += f" ({100 * share:g} % with the difficulties of real photos)"
     lines = [
         f"Every row: {given['samples']:,} samples of {kind}, {given['width']}x{given['height']}, "
         f"{given['views']} views, batch {given['batch_size']}, {given['precision']}, learning rate "
-        f"{given['learning_rate']:g}; scored on {given['validation_scenes']} held-back samples of "
+        f"{given['learning_rate']:g}; scored on {given['validation_scenes']} held-out samples of "
         f"{given['validation_size'][0]}x{given['validation_size'][1]} px.",
         "",
     ]
@@ -44,8 +46,8 @@ def budget(results: Results) -> str:
         beside = f", side by side with {_counted(others)}" if others else ""
         (made_by,) = makers(content)
         lines.append(
-            f"- `{name}`: {trained['samples']:,} samples, {trained['steps']:,} steps in "
-            f"{trained['seconds']:.0f} s on {content['device']}{beside}; {in_words(made_by)}"
+            f"- `{name}`: {trained['steps']:,} steps in {trained['seconds']:.0f} s on "
+            f"{content['device']}{beside}; {describe_maker(made_by)}"
         )
     return "\n".join(lines)
 

@@ -28,7 +28,7 @@ def searches_table(results: Results) -> str:
 
 def ladder_table(results: Results) -> str:
     """One lever per row, with all levers above it; what rows that are not there add stands in the next."""
-    columns = ["row", "lever", *_SHARES, "edge band: % < 1 mm", *_COSTS]
+    columns = ["row", "change", *_SHARES, "near edges: % < 1 mm", *_COSTS]
     rows: list[list[str]] = []
     levers: list[str] = []
     for name in LADDER:
@@ -108,7 +108,7 @@ def _with_missing(results: Results, comparison: str, table: str) -> str:
     missing = [f"`{name}`" for name in COMPARISONS[comparison] if name not in results]
     if not missing:
         return table
-    return f"{table}\n\nNot trained with this budget yet, and so not in the table: {', '.join(missing)}."
+    return f"{table}\n\nNot yet trained at this budget: {', '.join(missing)}."
 
 
 # ---- plots -------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def ladder_plot(results: Results, path: Path) -> Path | None:
     return plot(
         path,
         curves,
-        title="Valid pixels along the ladder",
+        title="Valid pixels by stage",
         x_label="stage",
         y_label="% of pixels",
         bottom=10 * (lowest // 10),

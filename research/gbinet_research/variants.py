@@ -74,7 +74,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Rung:
-    """One lever on the way from the published design to the one that ships."""
+    """One change on the way from the published design to the current one."""
 
     name: str  # of the variant that has this lever and all before it
     lever: str  # in words
@@ -86,31 +86,31 @@ class Rung:
 _SHIPS = PRESETS["bundled"]
 RUNGS = (
     Rung("gbinet-per-stage", "GBi-Net as published", {}, {"update": "per-stage"}),
-    Rung("gbinet", "weights change once per batch, not after every stage", {}, {"update": "shared-encoder"}),
+    Rung("gbinet", "weights updated once per batch, not after every stage", {}, {"update": "shared-encoder"}),
     Rung("continuous", "continuous read-out", {"readout": "expectation"}, weights_of="gbinet"),
     Rung(
         "first-bins",
-        "24 or more bins in the first stage, by their spacing, and so seven stages",
+        "24 or more bins in the first stage, depending on their spacing; seven stages",
         {"first_bins": _SHIPS.first_bins, "first_spacing": _SHIPS.first_spacing, "stages": _SHIPS.stages},
     ),
-    Rung("inverse-depth", "bins equal in inverse depth", {"inverse_depth": True}),
-    Rung("edges", "edges kept between scales", {"edge_cells": _SHIPS.edge_cells}),
+    Rung("inverse-depth", "bins of equal size in inverse depth", {"inverse_depth": True}),
+    Rung("edges", "upsampling that preserves depth edges", {"edge_cells": _SHIPS.edge_cells}),
     Rung("second-bin", "a second tolerance bin on each side", {"bins": _SHIPS.bins}),
-    Rung("smoothing", "answers smoothed", {"smoothing": _SHIPS.smoothing, "readout": "smooth"}),
-    Rung("shipped", "pixels that come back count again (`--recover`)", {}, {"recover": True}),
+    Rung("smoothing", "smoothing between stages", {"smoothing": _SHIPS.smoothing, "readout": "smooth"}),
+    Rung("shipped", "recovered pixels count again in training (`--recover`)", {}, {"recover": True}),
     Rung("refiner", "a refiner", {"refiner": True, "readout": "refined", "confidence": "nearby"}),
     Rung("refiner-choice", "pixels choose their parents", {"choice_widths": _SHIPS.choice_widths}),
     Rung(
         "refiner-context",
-        "wider 3D U-Nets, which see the reference's features",
+        "wider 3D U-Nets that see the reference view's features",
         {"regulariser_width": _SHIPS.regulariser_width, "context": True},
     ),
     Rung(
         "refiner-sides",
-        "the refiner may change sides, and learns the confidence",
+        "the refiner can switch sides at edges, and confidence is learned",
         {"refiner_sides": True, "confidence": "learned"},
     ),
-    Rung("again", "pixels choose again: the design that ships", {"choice_again": True}),
+    Rung("again", "pixels choose again (the current design)", {"choice_again": True}),
 )
 LADDER = tuple(rung.name for rung in RUNGS)
 
@@ -153,7 +153,7 @@ VARIANTS: dict[str, Variant] = {
             _CASCADE,
             seed=1,
         ),
-        replace(_STEPS["again"], name="again-seed1", label="the design that ships, seed 1", seed=1),
+        replace(_STEPS["again"], name="again-seed1", label="the current design, seed 1", seed=1),
         Variant("choice", "`shipped`, pixels choose their parents", _CHOICE, _RECOVER),
         Variant("context", "`choice`, wider 3D U-Nets with context", _CONTEXT, _RECOVER),
         Variant(
@@ -168,8 +168,8 @@ VARIANTS: dict[str, Variant] = {
 ALONE = {
     "gbinet-per-stage": "GBi-Net as published (updated per stage)",
     "gbinet": "GBi-Net",
-    "shipped": "GBi-Net of the first bundled weights, no refiner",
-    "again": "the design that ships",
+    "shipped": "the first bundled design (no refiner)",
+    "again": "the current design",
 }
 
 COMPARISONS: dict[str, tuple[str, ...]] = {

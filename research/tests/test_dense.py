@@ -84,7 +84,7 @@ def test_answers_settle_among_those_on_their_side_of_an_edge() -> None:
     choice[0, 2, 1] = 11
     logits = one_hot(choice, 48)
     state = settled.start(RANGE[:1], 5, 8)
-    before, after = (s.follow(state, logits).place for s in (plain, settled))
+    before, after = (s.follow(state, logits).fractional_cell for s in (plain, settled))
     assert before is not None and after is not None
     step = 1 / 47
     assert torch.equal(after[..., 4:], before[..., 4:])

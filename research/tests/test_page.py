@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from gbinet_research import run
 from gbinet_research.__main__ import main
 from gbinet_research.claims import CLAIMS, claims
 from gbinet_research.page import PARTS, fill_docs
+from gbinet_research.page import budget as budget_of_rows
 from gbinet_research.results import Results, cost_key
 from gbinet_research.story import chance, ladder_table
 from gbinet_research.variants import COMPARISONS, LADDER, VARIANTS, Budget
@@ -107,7 +109,7 @@ def test_every_row_of_the_ladder_has_a_line_and_every_lever_is_named_once(result
     for name in LADDER:
         assert shorter.count(VARIANTS[name].label) == 1
         assert (f"| `{name}` " in shorter) == (name not in LADDER[3:8])
-    assert "Not trained with this budget yet" in shorter and "yet" not in table
+    assert "Not yet trained at this budget" in shorter and "yet" not in table
 
 
 def test_a_table_of_the_paper_stays_until_all_its_rows_are_there(results: Path, tmp_path: Path) -> None:
@@ -159,7 +161,7 @@ def test_costs_that_do_not_belong_together_are_refused(
 
 def test_claims_say_what_the_figures_say(tmp_path: Path, budget: Budget) -> None:
     fake(tmp_path, "gbinet-per-stage", 0.40, budget)
-    for share, verdict in ((0.30, "shown: 40.0 against 30.0"), (0.50, "not shown: 40.0 against 50.0")):
+    for share, verdict in ((0.30, "shown: 40.0 vs 30.0"), (0.50, "not shown: 40.0 vs 50.0")):
         fake(tmp_path, "dense-linear", share, budget)
         line = claims(Results.read(tmp_path)).splitlines()[0]
         assert f"as published: {verdict} % within 0.125 mm" in line
@@ -173,7 +175,18 @@ def test_a_difference_smaller_than_that_of_two_seeds_shows_nothing(tmp_path: Pat
         fake(tmp_path, name, share, budget)
     results = Results.read(tmp_path)
     assert chance(results, 0.5) == pytest.approx(2.0)
-    assert "as published: not shown: 40.0 against 39.0" in claims(results)
+    assert "as published: not shown: 40.0 vs 39.0" in claims(results)
+    (tmp_path / "coarse-to-fine-seed1.json").unlink()  # then it is a tie below 0.2 points
+    for share, verdict in ((0.399, "not shown: 40.0 vs 39.9"), (0.397, "shown: 40.0 vs 39.7")):
+        fake(tmp_path, "coarse-to-fine", share, budget)
+        assert f"as published: {verdict}" in claims(Results.read(tmp_path))
+
+
+def test_the_page_says_what_was_trained_on(tmp_path: Path, budget: Budget) -> None:
+    for life in (0.0, 0.5):
+        fake(tmp_path, "again", 0.4, replace(budget, life=life))
+        said = budget_of_rows(Results.read(tmp_path))
+        assert ("50 % with the difficulties" in said) == bool(life)
 
 
 def test_a_pair_of_seeds_is_shown_as_soon_as_it_is_whole(tmp_path: Path, budget: Budget) -> None:
@@ -181,11 +194,11 @@ def test_a_pair_of_seeds_is_shown_as_soon_as_it_is_whole(tmp_path: Path, budget:
     for name, words in (
         ("coarse-to-fine", "No design has been trained with a second seed at this budget yet."),
         ("coarse-to-fine-seed1", "| difference "),
-        ("again", "Not trained with this budget yet, and so not in the table: `again-seed1`."),
+        ("again", "Not yet trained at this budget: `again-seed1`."),
     ):
         fake(out, name, 0.4, budget)
         fill_docs(out, page)
-        assert words in page.read_text() and "the design that ships" not in page.read_text()
+        assert words in page.read_text() and "the current design" not in page.read_text()
     fake(out, "again-seed1", 0.4, budget)
     fill_docs(out, page)
     assert page.read_text().count("| difference ") == 2 and "yet" not in page.read_text()

@@ -27,7 +27,7 @@ def pixel_centres(
 
 
 def inverse_3x3(matrix: Tensor) -> Tensor:
-    """Inverse of [..., 3, 3] matrices by cross products: no wait for the GPU to report errors."""
+    """Inverse of [..., 3, 3] matrices by cross products; torch.linalg.inv would wait for the GPU."""
     a, b, c = matrix.unbind(-2)  # rows
     cofactors = torch.stack(
         [torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], dim=-1
@@ -228,19 +228,19 @@ class Camera:
     def resized(self, width: int, height: int) -> Camera:
         """The camera of the same image resized to width x height."""
         return replace(
-            self, K=self._stretched(width / self.width, height / self.height), width=width, height=height
+            self, K=self._scaled_K(width / self.width, height / self.height), width=width, height=height
         )
 
     def scaled(self, factor: float) -> Camera:
         """The camera of the image at another scale: K's first two rows times the factor, size rounded."""
         width, height = max(1, round(self.width * factor)), max(1, round(self.height * factor))
-        return replace(self, K=self._stretched(factor, factor), width=width, height=height)
+        return replace(self, K=self._scaled_K(factor, factor), width=width, height=height)
 
-    def _stretched(self, across: float, down: float) -> Tensor:
-        """K with its first two rows multiplied; nothing is copied to the device, which would wait for it."""
+    def _scaled_K(self, x_factor: float, y_factor: float) -> Tensor:  # noqa: N802  K is what everybody calls it
+        """K with its first two rows multiplied; copies nothing to a GPU, which would wait for the GPU."""
         K = self.K.clone()
-        K[..., 0, :] *= across
-        K[..., 1, :] *= down
+        K[..., 0, :] *= x_factor
+        K[..., 1, :] *= y_factor
         return K
 
     def cropped(self, left: int, top: int, width: int, height: int) -> Camera:

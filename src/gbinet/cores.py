@@ -1,4 +1,4 @@
-"""How many cores of the CPU there are to use."""
+"""How many CPU cores there are to use."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def usable_cores() -> int:
-    """Of the CPU, as far as this process may use them."""
+    """Number of CPU cores that this process is allowed to use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

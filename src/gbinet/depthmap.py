@@ -37,9 +37,9 @@ class DepthMap:
     """
 
     depth: Tensor  # [H, W] float32
-    camera: Camera  # of this very map: same width and height
-    confidence: Tensor | None = None  # [H, W] float32 in [0, 1]
-    made_by: Mapping[str, Any] | None = None  # what predicted it, where its file says so; None for the truth
+    camera: Camera
+    confidence: Tensor | None = None  # [H, W] float32
+    made_by: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         expected = (self.camera.height, self.camera.width)
@@ -74,12 +74,13 @@ class DepthMap:
         Returns:
             Unit normals in the world, towards the camera, [H, W, 3]; 0 where neighbours are too few.
         """
-        # A plane is seen as an affine map from pixel to inverse depth, q = (a, b, c) . (u, v, 1), with normal
-        # -K^T (a, b, c). It is fitted over the neighbours that count.
+        # Along a plane, inverse depth is affine in the pixel: q = (a, b, c) . (u, v, 1). The plane's normal
+        # is -K^T (a, b, c). The three are fitted by least squares over the neighbours that count.
         camera = self.camera.to(self.depth.device, torch.float32)
         depth = torch.where(self.valid, self.depth, 0).float()
         height, width = depth.shape
-        padded = torch.nn.functional.pad(depth[None, None], [radius] * 4)[0, 0]
+        padded = torch.nn.functional.pad(depth[None, None], [radius] * 4)[0, 0]  # [H + 2 r, W + 2 r]
+        # Sums over the window, [H, W] each: of 1, u, v, u^2, u v, v^2, q, q u, q v.
         s1, su, sv, suu, suv, svv, sq, squ, sqv = torch.zeros(9, height, width, device=depth.device)
         for dv in range(-radius, radius + 1):
             for du in range(-radius, radius + 1):
@@ -89,7 +90,8 @@ class DepthMap:
                 s1, su, sv = s1 + w, su + w * du, sv + w * dv
                 suu, suv, svv = suu + w * du * du, suv + w * du * dv, svv + w * dv * dv
                 sq, squ, sqv = sq + q, squ + q * du, sqv + q * dv
-        count = s1.clamp(min=1)  # from here on, moments about the mean
+        count = s1.clamp(min=1)
+        # The same sums about the mean: covariances times the count.
         cuu, cuv, cvv = suu - su * su / count, suv - su * sv / count, svv - sv * sv / count
         cqu, cqv = squ - sq * su / count, sqv - sq * sv / count
         determinant = cuu * cvv - cuv * cuv

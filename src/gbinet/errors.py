@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from gbinet.names import shown
+from gbinet.names import printable
 
 
 class GBiNetError(Exception):
@@ -23,7 +23,7 @@ class GBiNetError(Exception):
     """
 
     def __str__(self) -> str:
-        return shown(super().__str__())
+        return printable(super().__str__())
 
 
 class FormatError(GBiNetError):
@@ -42,7 +42,7 @@ class FormatError(GBiNetError):
         super().__init__(f"{path}{f', {position}' if position else ''}: {problem}")
 
     def __reduce__(self) -> tuple[type[FormatError], tuple[Path, str, str]]:
-        return type(self), (self.path, self.problem, self.position)  # from process to process
+        return type(self), (self.path, self.problem, self.position)  # pickle would call it with the message
 
 
 class SceneError(GBiNetError):
@@ -58,42 +58,42 @@ class WeightsError(GBiNetError):
 
 
 def flag(field: str) -> str:
-    """How the field of a configuration is typed at the command line: `min_views` is `--min-views`."""
+    """The command-line flag of a configuration field: `min_views` -> `--min-views`."""
     return f"--{field.replace('_', '-')}"
 
 
 def no_folder(path: Path, of: str = "") -> str:
-    """What to say where a folder should be."""
+    """Message for a path that should be a folder; `of`: words to put behind "folder"."""
     return (
         f"{path}: is a file, not a folder{of}" if path.is_file() else f"{path}: there is no such folder{of}"
     )
 
 
 def check_finite(what: str, *values: float) -> None:
-    """Numbers of a user: not NaN, not infinite."""
+    """Raise an InputError that names `what` if a value is NaN or infinite."""
     if not all(math.isfinite(value) for value in values):
-        raise InputError(f"{what} must be {_numbers(values)}, got {' '.join(f'{v:g}' for v in values)}")
+        expected = "a finite number" if len(values) == 1 else "finite numbers"
+        raise InputError(f"{what} must be {expected}, got {_listed(values)}")
 
 
 def check_positive(what: str, *values: float) -> None:
-    """The same for those that must be above 0, and of which there must be one at least."""
+    """Raise an InputError that names `what` unless there is a value and all are finite and above 0."""
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
-        got = " ".join(f"{v:g}" for v in values) or "none"
-        raise InputError(f"{what} must be positive and finite, got {got}")
+        raise InputError(f"{what} must be positive and finite, got {_listed(values) or 'none'}")
 
 
 def check_not_negative(what: str, *values: float) -> None:
-    """The same for those that must be 0 or above."""
+    """Raise an InputError that names `what` unless all values are 0 or above."""
     if not all(value >= 0 for value in values):
-        raise InputError(f"{what} must not be negative, got {' '.join(f'{v:g}' for v in values)}")
+        raise InputError(f"{what} must not be negative, got {_listed(values)}")
 
 
 def check_share(what: str, value: float) -> float:
-    """A number from 0 to 1."""
+    """Return the value; raise an InputError that names `what` unless it lies in [0, 1]."""
     if not 0 <= value <= 1:
         raise InputError(f"{what} must lie in 0..1, got {value}")
     return value
 
 
-def _numbers(values: tuple[float, ...]) -> str:
-    return "a finite number" if len(values) == 1 else "finite numbers"
+def _listed(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:g}" for value in values)

@@ -1,7 +1,7 @@
-"""Names of files: as they are shown, and as they are given to the files that we write.
+"""File names: made safe to display, and to use for the files that we write.
 
-A file system holds names that no terminal, page or text file should be handed as they are: bytes that are not
-UTF-8 (Python carries them as surrogates), line ends, escape sequences.
+A file system allows names that must not reach a terminal, page or text file unchanged: bytes that are not
+UTF-8 (Python represents them as surrogates), line ends, escape sequences.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ import hashlib
 import os
 from collections.abc import Iterable
 
-# A name of a file has at most 255 bytes, and what we write adds to the view's: `-0123456789abcdef-depth.npz`,
+# A file name has at most 255 bytes, and the files of a view add to its name: `-0123456789abcdef-depth.npz`,
 # `.jpg.geometric.bin`.
 MAX_BYTES = 200
 
 
-def shown(text: object) -> str:
-    r"""For people: `\xNN` for bytes that are not UTF-8 and control characters, `\uNNNN` for the others."""
+def printable(text: object) -> str:
+    r"""Text with control characters and bytes that are not UTF-8 escaped, as `\xNN` or `\uNNNN`."""
     plain = str(text)
-    return plain if plain.isprintable() else "".join(map(_shown, plain))
+    return plain if plain.isprintable() else "".join(map(_escaped, plain))
 
 
-def _shown(character: str) -> str:
+def _escaped(character: str) -> str:
     code = ord(character)
     if character.isprintable():
         return character
-    if 0xDC80 <= code <= 0xDCFF:  # how Python carries a byte that is not UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # how Python represents a byte that is not UTF-8
         code -= 0xDC00
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def file_stem(text: str) -> str:
-    """A name that a file of ours can have, before its suffix: printable, no separators, MAX_BYTES at most.
+    """A file name without suffix, made from any text: printable, no separators, at most MAX_BYTES.
 
-    What cannot stay is written as in web addresses (`%0A`); a long name ends in a hash of the whole.
+    Other characters are percent-encoded as in URLs (`%0A`); a long name is cut and ends in a hash.
     """
     safe = "".join(c if c.isprintable() and c not in "/\\" else _percent(c) for c in text)
     encoded = safe.encode()
@@ -46,7 +46,7 @@ def file_stem(text: str) -> str:
 
 
 def distinct_stems(names: Iterable[str]) -> list[str]:
-    """`file_stem` of each, with a number behind those that would be the same."""
+    """`file_stem` of each name; one that would repeat an earlier one gets a number at its end."""
     result: list[str] = []
     taken: set[str] = set()
     for name in names:

@@ -41,9 +41,9 @@ class PointCloud:
 
     xyz: Tensor  # [N, 3] float32 or float64
     rgb: Tensor | None = None  # [N, 3] uint8
-    normals: Tensor | None = None  # [N, 3] float32, unit length
+    normals: Tensor | None = None  # [N, 3] float32
     confidence: Tensor | None = None  # [N] float32
-    num_views: Tensor | None = None  # [N] uint8: views that agree, its own included (255 = that many or more)
+    num_views: Tensor | None = None  # [N] uint8
 
     def __post_init__(self) -> None:
         if self.xyz.dim() != 2 or self.xyz.shape[1] != 3:
@@ -76,7 +76,7 @@ class PointCloud:
             columns[field.name] = None if any(p is None for p in parts) else torch.cat(parts)
         return PointCloud(**columns)  # type: ignore[arg-type]  # xyz is never None
 
-    # The two conveniences below reach up into formats: `cloud.save("cloud.ply")` is what people type.
+    # These two import from a higher level (formats), because `cloud.save("cloud.ply")` is what people type.
 
     def save(self, path: str | Path) -> Path:
         """Write the cloud; the ending of the name says the format.

@@ -1,4 +1,4 @@
-"""What long work calls while it runs, so that somebody can show how far it is."""
+"""Callbacks by which long work reports how far it is."""
 
 from __future__ import annotations
 

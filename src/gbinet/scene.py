@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
@@ -48,7 +48,7 @@ class SourceView:
         score: Larger is better.
     """
 
-    index: int  # into Scene.views
+    index: int
     score: float
 
 
@@ -68,27 +68,27 @@ class View:
         original_path: The photo as taken, where image_path is a rewritten copy.
     """
 
-    name: str  # unique in its scene, also the stem of files written for it
-    camera: Camera  # single (no batch axes), float64, of the image as read_image returns it
+    name: str
+    camera: Camera  # no batch axes
     image_path: Path
     depth_range: DepthRange | None = None
-    sources: tuple[SourceView, ...] = ()  # best first
-    mask_path: Path | None = None  # image of the same size, 0 = ignore
-    depth_path: Path | None = None  # true or measured depth, where known
-    depth_scale: float = 1.0  # stored value times this = scene units
-    original_path: Path | None = None  # the photo as taken, where image_path is a rewritten copy
+    sources: tuple[SourceView, ...] = ()
+    mask_path: Path | None = None
+    depth_path: Path | None = None
+    depth_scale: float = 1.0
+    original_path: Path | None = None
 
     def best_sources(self, limit: int | None = None) -> list[int]:
         """Choose source views.
 
         Args:
-            limit: The most to return; None = all that are worth asking.
+            limit: The most to return; None = no limit.
 
         Returns:
             Indices into Scene.views, best first: those with a thousandth of the best score or more.
         """
-        least = 0.001 * max((s.score for s in self.sources), default=0.0)
-        return [s.index for s in self.sources if s.score >= least][:limit]
+        min_score = 0.001 * max((s.score for s in self.sources), default=0.0)
+        return [s.index for s in self.sources if s.score >= min_score][:limit]
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ class SparsePoints:
 
     xyz: Tensor  # [P, 3] float64
     rgb: Tensor | None = None  # [P, 3] uint8
-    view_index: Tensor | None = None  # [T] int64: views of all tracks, concatenated
-    track_start: Tensor | None = None  # [P + 1] int64: track p is view_index[start[p]:start[p + 1]]
-    error: Tensor | None = None  # [P] float64, pixels
+    view_index: Tensor | None = None  # [T] int64
+    track_start: Tensor | None = None  # [P + 1] int64
+    error: Tensor | None = None  # [P] float64
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ class Scene:
     """
 
     name: str
-    kind: str  # what was recognised: "colmap", "mvsnet", "nerfstudio", "rgbd", "blendedmvs", "dtu", ...
+    kind: str
     root: Path
     views: tuple[View, ...]
     points: SparsePoints | None = None
-    warnings: tuple[str, ...] = field(default=())  # what a user should know about how it was understood
+    warnings: tuple[str, ...] = ()

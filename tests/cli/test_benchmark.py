@@ -1,6 +1,8 @@
 """`gbinet benchmark` measures, and says what it measured."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -30,3 +32,15 @@ def test_memory_grows_with_pixels_and_views(tmp_path: Path, capsys: pytest.Captu
 def test_nothing_to_measure(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["benchmark", "speed", "--views", "1", "--device", "cpu"]) == 2
     assert "at least 2 views" in capsys.readouterr().err
+
+
+def _killed(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_the_system_kills_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gbinet.inference.resources.resources_of_depth_map", _killed)
+    assert main(["benchmark", "memory", "--size", "64x64", "--device", "cpu"]) == 2
+    assert "5 views of 32x32 was ended, most likely for lack of memory" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from gbinet.cli import reconstruct as verb
 from gbinet.cli import validate as validating
 from gbinet.cli.main import main
 from gbinet.cli.progress import StepBars, progress_bar
+from gbinet.cli.say import tell
 from gbinet.formats.ply import write_ply
 from gbinet.model.gbinet import GBiNet
 from gbinet.pointcloud import PointCloud
@@ -102,3 +103,13 @@ def test_without_a_terminal_a_line_tells_how_far_it_is(capsys) -> None:
     with progress_bar("x") as progress:
         progress(1, 2, "y")
     assert capsys.readouterr().err == ""
+
+
+def test_what_json_does_not_know_is_null_or_text(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr("gbinet.cli.say._for_programs", True)
+    tell({"share": math.nan, "most": [math.inf, 1.0], "out": Path("a")})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        "share": None,
+        "most": [None, 1.0],
+        "out": "a",
+    }

@@ -171,7 +171,7 @@ def test_sigterm_ends_in_one_sentence(
 
 @pytest.mark.parametrize("verb", ["train", "demo"])
 @pytest.mark.parametrize("size", ["0x0", "big", "640"])
-def test_an_impossible_size_is_said_in_one_line(
+def test_an_impossible_size_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], verb: str, size: str, tmp_path: Path
 ) -> None:
     assert front.main([verb, "-o", str(tmp_path / "out"), "--size", size]) == 2
@@ -231,12 +231,12 @@ def test_alone_it_shows_what_most_people_want(capsys: pytest.CaptureFixture[str]
     ]
 
 
-@pytest.mark.parametrize(("quality", "size", "views"), [("fast", "640", "2"), ("best", "1920", "3")])
-def test_defaults_are_those_of_the_quality(quality: str, size: str, views: str) -> None:
+@pytest.mark.parametrize(("quality", "size", "pixels"), [("fast", "640", "1.0"), ("best", "1920", "0.75")])
+def test_defaults_are_those_of_the_quality(quality: str, size: str, pixels: str) -> None:
     """As the help shows them."""
     shown = " ".join(help_of("reconstruct", "-q", quality).split())
     assert re.search(rf"--max-size INT [^()]*\(default: {size}\)", shown)
-    assert re.search(rf"--min-views INT [^()]*\(default: {views}\)", shown)
+    assert re.search(rf"--max-reprojection FLOAT [^()]*\(default: {pixels}\)", shown)
 
 
 @pytest.fixture(scope="module")

@@ -250,7 +250,7 @@ def test_a_driver_that_is_killed_and_started_again(
     )
 
 
-def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GBiNetError, match="no Ray answers there"), connected(ClusterConfig("127.0.0.1:1")):
         pass
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gbinet.camera import Camera
 from gbinet.cluster import pool as pool_module
-from gbinet.cluster.depth import of_a_worker, together
+from gbinet.cluster.depth import nearby_groups, worker_share
 from gbinet.cluster.pool import Pool, in_groups
 from gbinet.cluster.session import Cluster, ClusterConfig
 from gbinet.cluster.worker import Answer
@@ -87,7 +87,7 @@ def test_none_is_begun_far_ahead() -> None:
 def test_who_is_far_ahead_does_what_a_slow_machine_could_not(
     trouble: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "_LOOK", -1.0)  # a lost machine is noticed at once
+    monkeypatch.setattr(pool_module, "_RESIZE_INTERVAL", -1.0)  # a lost machine is noticed at once
 
     def behave(actor: Actor, item: int, lost: dict[int, str]) -> object:
         if item == 5 and not ray.slow:  # answers when the other machine may begin no more
@@ -201,7 +201,7 @@ def test_workers_of_a_machine_share_its_memory(cores: int, asked: int | None, li
     ray.cores = cores
     cluster = Cluster(ray, ClusterConfig(cores=min(asked, cores) if asked else None))
     whole = DepthConfig(max_memory=limit)
-    share = of_a_worker(whole, cluster)
+    share = worker_share(whole, cluster)
     workers = Pool(cluster, None, on_gpu=False).size() / 2  # on each of two machines
     assert share.cache_memory * workers == pytest.approx(whole.cache_memory)
     assert share.max_memory is None if limit is None else share.max_memory * workers == pytest.approx(limit)
@@ -213,7 +213,7 @@ def test_machines_that_are_still_to_join_are_waited_for() -> None:
     assert (cluster.worker_cores(), Pool(cluster, None, on_gpu=False).size()) == (8, 0)
 
 
-def test_the_reason_is_said_without_ray_s_trace() -> None:
+def test_the_reason_is_reported_without_the_trace_of_ray() -> None:
     def dies(actor: Actor, item: int, lost: dict[int, str]) -> int:
         raise RayError(
             "\x1b[36mray::Worker.do()\x1b[39m (pid=7)\n  File x.py\n\x1b[31mNo memory\x1b[0m: 3 GB "
@@ -226,7 +226,7 @@ def test_the_reason_is_said_without_ray_s_trace() -> None:
     assert "\x1b" not in str(caught.value) and "x.py" not in str(caught.value)
 
 
-def test_another_version_on_a_machine_is_said() -> None:
+def test_another_version_on_a_machine_is_reported() -> None:
     ray = FakeRay(["a"], fine)
     ray.version = "0.0.7"
     with pytest.raises(GBiNetError, match=r"a machine of the cluster has gbinet 0\.0\.7"):
@@ -242,7 +242,7 @@ def test_groups_hold_every_view_once(count: int, size: int, seed: int) -> None:
         pose[:3, 3] = torch.randn(3, generator=generator)
         views.append(View(str(number), Camera(torch.eye(3), pose, 8, 8), Path("photo")))
     todo = torch.randperm(count, generator=generator).tolist()[: max(1, count - 2)]
-    groups = together(Scene("scene", "test", Path(), tuple(views)), todo, size)
+    groups = nearby_groups(Scene("scene", "test", Path(), tuple(views)), todo, size)
     assert sorted(view for group in groups for view in group) == sorted(todo)
     assert all(0 < len(group) <= size for group in groups)
     assert all([todo.index(view) for view in group] == sorted(map(todo.index, group)) for group in groups)

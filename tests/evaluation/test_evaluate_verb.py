@@ -11,7 +11,7 @@ import torch
 
 from gbinet.cli.main import main
 from gbinet.evaluation.scores import markdown_table, provenance
-from gbinet.formats.atomic import plain
+from gbinet.formats.atomic import json_ready
 from gbinet.formats.depth_files import write_depth
 from gbinet.formats.ply import read_ply, write_ply
 from gbinet.formats.tanks import write_log
@@ -105,6 +105,13 @@ def test_dtu_scans_and_their_mean(tmp_path, capsys):
     assert main(command) == 0
     assert capsys.readouterr().out.count(": accuracy 0.") == 2 and (out / "scans/scan4-accuracy.ply").exists()
     assert scores(out)["rows"][0]["overall"] == pytest.approx(0.2)
+    # And what was last scored without them: those that are there are of another cloud.
+    before = (out / "scans" / "scan4-accuracy.ply").read_bytes()
+    save(tmp_path / "out" / "scan4.ply", plane(0.1))
+    assert main([*command, "--no-clouds-with-errors"]) == 0
+    assert (out / "scans" / "scan4-accuracy.ply").read_bytes() == before
+    assert main(command) == 0
+    assert (out / "scans" / "scan4-accuracy.ply").read_bytes() != before
 
 
 def test_dtu_wants_all_22_scans(tmp_path, capsys):
@@ -241,7 +248,7 @@ def test_missing_things_end_in_a_sentence(tmp_path, capsys):
 
 
 def test_json_is_always_valid():
-    content = plain(
+    content = json_ready(
         {"a": float("nan"), 0.5: np.float32(2), "p": Path("x"), "t": (np.arange(2), float("inf"))}
     )
     assert content == {"a": None, "0.5": 2.0, "p": "x", "t": [[0, 1], None]}

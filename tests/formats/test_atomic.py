@@ -41,20 +41,20 @@ def test_failure_keeps_the_old_file_and_leaves_nothing_else(tmp_path):
         (errno.EDQUOT, "quota"),
     ],
 )
-def test_trouble_with_the_disk_is_said_plainly(tmp_path, number, words):
+def test_disk_errors_are_explained(tmp_path, number, words):
     target = tmp_path / "cloud.ply"
     with pytest.raises(GBiNetError, match=rf"cloud\.ply: .*{words}"), atomic_path(target):
         raise OSError(number, "as the system says it")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_copy_that_does_not_fit_is_said_plainly(tmp_path):
+def test_a_copy_that_does_not_fit_is_reported(tmp_path):
     """The error of a copy names two files, the one that is read first."""
     with pytest.raises(GBiNetError, match=r"b\.jpg: .*disk is full"), atomic_path(tmp_path / "b.jpg") as copy:
         raise OSError(errno.ENOSPC, "No space left on device", "/photos/a.jpg", None, str(copy))
 
 
-def test_impossible_places_are_said_plainly(tmp_path):
+def test_impossible_paths_are_reported(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder").mkdir()
     for target in (tmp_path / "file" / "a", tmp_path / "folder", tmp_path / ("n" * 300)):
@@ -124,6 +124,6 @@ def test_only_our_own_leftovers_are_removed(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {*foreign, "map.npz", ".gbinet-tmp-01234567-folder"}
 
 
-def test_what_else_is_missing_is_not_said_to_be_a_folder(tmp_path):
+def test_another_missing_file_is_not_reported_as_the_folder(tmp_path):
     with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "a"):
         (tmp_path / "input.bin").read_bytes()

@@ -154,7 +154,7 @@ def test_a_laz_that_states_more_than_it_holds_is_refused_before_room_is_made_for
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
 @pytest.mark.parametrize("suffix", [".las", ".laz"])
-def test_a_full_disk_is_called_that(tmp_path, monkeypatch, suffix):
+def test_a_full_disk_is_reported_as_one(tmp_path, monkeypatch, suffix):
     """lazrs has an error of its own, without the reason."""
 
     @contextmanager

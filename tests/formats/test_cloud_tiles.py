@@ -20,7 +20,7 @@ from gbinet.pointcloud import PointCloud
 
 
 class Later:
-    """Helpers that do everything at the end, in a random order."""
+    """A TaskRunner that does everything at the end, in a random order."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], object]] = []
@@ -57,8 +57,8 @@ def test_every_point_is_in_its_tile(
     folders = [tmp_path_factory.mktemp("tiles") for _ in range(2)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cloud_tiles, "_PIECE", 25)
-        for folder, helpers in zip(folders, (None, Later()), strict=True):
-            with TileWriter(folder, edge, helpers) as writer:
+        for folder, tasks in zip(folders, (None, Later()), strict=True):
+            with TileWriter(folder, edge, tasks) as writer:
                 for part in parts:
                     writer.append(part)
     one, other = ({p.name: p.read_bytes() for p in folder.iterdir()} for folder in folders)

@@ -51,7 +51,7 @@ def test_whole_numbers_and_scales_agree(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", [*EXACT, ".png"])
-def test_what_is_no_depth_becomes_unknown(tmp_path, suffix):
+def test_values_that_are_not_depths_become_unknown(tmp_path, suffix):
     path = write_depth(tmp_path / f"a{suffix}", np.array([[np.nan, np.inf, -np.inf, -3.0, 5.0]]))
     assert read_depth(path).tolist() == [[0, 0, 0, 0, 5]]
 

@@ -33,7 +33,7 @@ def test_camera_and_place_are_read(tmp_path: Path) -> None:
     assert read_exif(tmp_path / "b.jpg").gps == pytest.approx((-46.51, 91.98333, -198.5), abs=1e-4)
 
 
-def test_photos_without_exif_say_nothing(tmp_path: Path) -> None:
+def test_photos_without_exif_have_empty_exif(tmp_path: Path) -> None:
     for name in ("a.png", "a.jpg", "a.webp", "a.bmp"):
         Image.new("RGB", (8, 6)).save(tmp_path / name)
         assert read_exif(tmp_path / name) == Exif()

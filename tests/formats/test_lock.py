@@ -145,7 +145,7 @@ def test_folders_that_were_made_for_nothing_go_again(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "d").iterdir()] == ["result"]
 
 
-def test_impossible_folders_are_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_folders_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(GBiNetError, match="a part of this path is a file"), locked(tmp_path / "file" / "out"):
         pass

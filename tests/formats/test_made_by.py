@@ -59,7 +59,7 @@ def test_the_truth_alone_leaves_no_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"a.pfm": 1}', "[" * 100_000])
-def test_garbled_lists_say_nothing(tmp_path: Path, content: str) -> None:
+def test_broken_lists_count_as_empty(tmp_path: Path, content: str) -> None:
     write_depth(tmp_path / "a.pfm", np.ones((3, 4)))
     (tmp_path / "a.npz").write_bytes(b"PK nothing")
     (tmp_path / FILE).write_text(content)

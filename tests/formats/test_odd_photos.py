@@ -31,7 +31,7 @@ def test_heic_is_read(tmp_path: Path) -> None:
         read_image(path)
 
 
-def test_broken_raw_is_said(tmp_path: Path) -> None:
+def test_broken_raw_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("rawpy")
     path = tmp_path / "a.dng"
     path.write_bytes(b"no raw file" * 50)

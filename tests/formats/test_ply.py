@@ -176,7 +176,7 @@ def test_missing_column_and_failed_block_leave_no_file(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.ply"]
 
 
-def test_full_disk_is_said_plainly(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported(tmp_path, monkeypatch):
     class FullFile(io.BytesIO):
         def write(self, data) -> int:
             raise OSError(28, "No space left on device")
@@ -186,7 +186,7 @@ def test_full_disk_is_said_plainly(tmp_path, monkeypatch):
         write_ply(tmp_path / "a.ply", cloud_of(1, 0, frozenset()))
 
 
-def test_a_disk_that_is_full_while_points_come_is_said_too(tmp_path, monkeypatch):
+def test_a_disk_that_becomes_full_while_points_come_is_reported(tmp_path, monkeypatch):
     """Bytes are flushed early; only the first flush fails, and it is not forgotten."""
     calls = []
 
@@ -195,14 +195,14 @@ def test_a_disk_that_is_full_while_points_come_is_said_too(tmp_path, monkeypatch
         if len(calls) == 1:
             raise OSError(errno.ENOSPC, "as the system says it")
 
-    monkeypatch.setattr("gbinet.formats.atomic._FLUSHED", 1)
+    monkeypatch.setattr("gbinet.formats.atomic._FLUSH_BYTES", 1)
     monkeypatch.setattr("gbinet.formats.atomic.os.fsync", fails_once)
     with pytest.raises(GBiNetError, match="disk is full"), PlyWriter(tmp_path / "a.ply") as writer:
         writer.append(cloud_of(10, 0, frozenset()))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_as_folder_is_said_plainly(tmp_path):
+def test_a_file_in_place_of_a_folder_is_reported(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(GBiNetError, match="not a folder"):
         write_ply(tmp_path / "file" / "a.ply", cloud_of(1, 0, frozenset()))

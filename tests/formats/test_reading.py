@@ -77,7 +77,7 @@ def listening(path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes among the files of this system")
 @pytest.mark.parametrize("make", [fifo, device, circle, folder, listening])
 @pytest.mark.parametrize("name", READERS)
-def test_what_is_no_regular_file_is_not_opened(
+def test_only_regular_files_are_opened(
     name: str, make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the name of a socket has at most 108 bytes
@@ -151,7 +151,7 @@ def test_what_unpacks_to_too_much_is_not_unpacked(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("text", ["nan", "-1", "0", "much", "inf"])
-def test_a_limit_that_is_no_number_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_not_a_number_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(InputError, match=VARIABLE):
         max_unpacked()

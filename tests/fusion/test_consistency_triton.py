@@ -52,6 +52,8 @@ def fused(
         {"strict_views": True, "min_views": 2, "cached_maps": 2},
         {"duplicates": "voxel", "voxel_size": 0.1},
         {"duplicates": "none", "max_sources": 1, "min_views": 1},
+        {"certainty": 0.6},
+        {"certainty": 0.3, "min_views": 2, "dynamic": True},
     ],
 )
 def test_fast_fusion_is_plain_fusion(

@@ -64,7 +64,7 @@ def test_voxels_follow_the_size_of_a_pixel(ball_scene: SceneMaker) -> None:
     )  # none confident: all count
 
 
-def test_bad_voxels_and_a_missing_library_are_said(
+def test_bad_voxels_and_a_missing_library_are_reported(
     ball_scene: SceneMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = ball_scene()

@@ -64,18 +64,18 @@ def test_sky_does_not_spread_far(reach: int) -> None:
     assert reach < 5 or found[: reach - 2].all()
 
 
-def test_a_confident_blank_wall_is_no_sky() -> None:
+def test_a_confident_blank_wall_is_not_sky() -> None:
     photo, _ = house()
     assert not sky(photo, torch.full((HEIGHT, WIDTH), 0.7), 0.6).any()
 
 
-def test_what_does_not_touch_the_upper_edge_is_no_sky() -> None:
+def test_what_does_not_touch_the_upper_edge_is_not_sky() -> None:
     photo, _ = house()
     assert not sky(photo.flip(0), torch.zeros(HEIGHT, WIDTH), 0.6)[:10].any()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_texture_everywhere_is_no_sky(seed: int) -> None:
+def test_texture_everywhere_is_not_sky(seed: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     photo = torch.randint(0, 256, (HEIGHT, WIDTH, 3), generator=rng, dtype=torch.uint8)
     assert not sky(photo, torch.zeros(HEIGHT, WIDTH), 0.6).any()

@@ -167,7 +167,7 @@ def test_both_files_and_a_fitting_picture(ball_scene: SceneMaker, tmp_path: Path
     assert up[1] / np.linalg.norm(up) < -0.8  # y points down in this scene
 
 
-def test_a_mesh_that_no_photo_sees_is_said(ball_scene: SceneMaker, flat: FlatMesh) -> None:
+def test_a_mesh_that_no_photo_sees_is_reported(ball_scene: SceneMaker, flat: FlatMesh) -> None:
     scene = ball_scene(views=3)
     away = replace(flat, vertices=flat.vertices + np.array([0, -500, 0]))
     with pytest.raises(GBiNetError, match="no photo sees"):

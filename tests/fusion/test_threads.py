@@ -15,7 +15,7 @@ from gbinet.fusion.photometric import texture
 from gbinet.inference.predictor import DepthConfig
 from gbinet.model.gbinet import GBiNet
 from gbinet.model.layers import Conv2d
-from gbinet.ops.shares import shares
+from gbinet.ops.softmax import reproducible_softmax
 from gbinet.pipeline.reconstruct import ReconstructConfig, run
 
 T = TypeVar("T")
@@ -38,10 +38,10 @@ def test_softmax_over_bins(size: tuple[int, int]) -> None:
     torch.manual_seed(0)
     logits = 5 * torch.randn(1, 16, *size)
     with torch.inference_mode():
-        one, two, three = (with_threads(n, lambda: shares(logits)) for n in (1, 2, 3))
+        one, two, three = (with_threads(n, lambda: reproducible_softmax(logits)) for n in (1, 2, 3))
         assert torch.equal(one, two) and torch.equal(one, three)
         assert torch.allclose(one, logits.softmax(1), atol=1e-6)
-    assert torch.equal(shares(logits), logits.softmax(1))  # while training
+    assert torch.equal(reproducible_softmax(logits), logits.softmax(1))  # while training
 
 
 @pytest.mark.parametrize("size", [(33, 47), (68, 96)])

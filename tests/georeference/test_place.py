@@ -23,9 +23,9 @@ from gbinet.formats.las import las_crs, read_las
 from gbinet.formats.ply import read_ply
 from gbinet.formats.positions import read_positions
 from gbinet.fusion.fuse import FusionConfig
-from gbinet.georeference.align import PlacesError, align
+from gbinet.georeference.align import AlignmentError, align
 from gbinet.georeference.place import PlaceConfig, place_scene, utm_zone
-from gbinet.georeference.similarity import Similarity, moved_camera, moved_scene
+from gbinet.georeference.similarity import Similarity, transformed_camera, transformed_scene
 from gbinet.inference.predictor import DepthConfig
 from gbinet.pipeline.reconstruct import ReconstructConfig, run
 from gbinet.scene import Scene
@@ -88,7 +88,7 @@ def true_points(scene: Scene) -> np.ndarray:
 
 def test_noise_of_a_metre_and_two_outliers_leave_half_a_metre(ball_scene: SceneMaker) -> None:
     scene = with_gps(ball_scene(views=45), noise=1.0, outliers=2)
-    _, where = place_scene(moved_scene(scene, AS_SFM_LEAVES_IT), PlaceConfig("gps"))
+    _, where = place_scene(transformed_scene(scene, AS_SFM_LEAVES_IT), PlaceConfig("gps"))
     assert where.crs == CRS and len(where.outliers) == 2 and where.photos == 43
     assert where.error_across == pytest.approx(2**0.5, rel=0.3) and where.error_up == pytest.approx(
         1, rel=0.3
@@ -117,7 +117,7 @@ class MovedOracle(Oracle):
 )
 def test_the_cloud_lies_on_the_map(ball_scene: SceneMaker, tmp_path: Path, views, noise, outliers) -> None:
     scene = with_gps(ball_scene(views=views), noise, outliers)
-    model = moved_scene(scene, AS_SFM_LEAVES_IT)
+    model = transformed_scene(scene, AS_SFM_LEAVES_IT)
     config = ReconstructConfig(
         DepthConfig(max_size=64, views=3), FusionConfig(min_views=2), place=PlaceConfig("gps")
     )
@@ -138,7 +138,7 @@ def test_the_cloud_lies_on_the_map(ball_scene: SceneMaker, tmp_path: Path, views
 def test_a_run_in_another_frame_leaves_nothing_of_the_old_one(ball_scene: SceneMaker, tmp_path: Path) -> None:
     """On the map first, then without it: depth maps, cloud and exports are all in the new unit."""
     scene, out = with_gps(ball_scene(views=6), 0.0, 0), tmp_path / "out"
-    model = moved_scene(scene, AS_SFM_LEAVES_IT)
+    model = transformed_scene(scene, AS_SFM_LEAVES_IT)
     depth, fusion = DepthConfig(max_size=64, views=3), FusionConfig(min_views=2)
     for georeference in ("gps", "off"):
         config = ReconstructConfig(depth, fusion, place=PlaceConfig(georeference))
@@ -180,21 +180,21 @@ def test_a_moved_camera_sees_the_moved_world_as_before(seed: int, scale: float) 
     camera = Camera(K, torch.from_numpy(pose), 64, 48)
     points, move = rng.normal(size=(20, 3)), Similarity(scale, rotation(seed), rng.normal(size=3))
     pixels, depth = camera.project(torch.from_numpy(points))
-    again, moved_depth = moved_camera(camera, move).project(torch.from_numpy(move.applied(points)))
+    again, moved_depth = transformed_camera(camera, move).project(torch.from_numpy(move.applied(points)))
     assert torch.allclose(pixels, again, rtol=1e-6) and torch.allclose(depth * scale, moved_depth, rtol=1e-6)
 
 
 def test_positions_that_say_too_little_are_refused_with_the_reason() -> None:
     rng = np.random.default_rng(0)
     line = np.outer(np.arange(20.0), [1, 2, 0.5])
-    with pytest.raises(PlacesError, match="one line"):
+    with pytest.raises(AlignmentError, match="one line"):
         align(line + rng.normal(0, 1e-3, line.shape), 3 * line + rng.normal(0, 0.5, line.shape))
     cloud = rng.normal(size=(20, 3))
-    with pytest.raises(PlacesError, match=r"too coarse|do not fit"):
+    with pytest.raises(AlignmentError, match=r"too coarse|do not fit"):
         align(cloud, cloud * 2 + rng.normal(0, 5, cloud.shape))
-    with pytest.raises(PlacesError, match="too few"):
+    with pytest.raises(AlignmentError, match="too few"):
         align(cloud[:3], cloud[:3])
-    with pytest.raises(PlacesError, match="all the same"):
+    with pytest.raises(AlignmentError, match="all the same"):
         align(cloud, np.ones_like(cloud))
 
 

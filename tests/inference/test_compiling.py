@@ -1,4 +1,4 @@
-"""Kernels are compiled ahead: found by calling the code with nothing in its tensors, and never launched.
+"""Kernels are compiled in advance: found by calling the code with tensors without data, never launched.
 
 Each test is a process of its own, without Triton's interpreter and with a driver that has no GPU.
 """
@@ -84,7 +84,7 @@ print(here, sorted(compiled[here:]))
 
 
 @pytest.mark.parametrize("processes", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_kernels_are_compiled_ahead_and_found_by_those_who_launch_them(
+def test_kernels_compiled_in_advance_are_found_when_they_are_launched(
     tmp_path: Path, processes: bool
 ) -> None:
     """By processes that have no GPU; by this one where none can be started."""
@@ -135,7 +135,7 @@ first = asked()
 after_first = len(calls)
 again = asked()
 after_second = len(calls)
-compilers._touched = lambda folder: "other"
+compilers._state_of = lambda folder: "other"
 asked()
 print(first == again, after_second == after_first, len(calls) > after_second)
 """
@@ -143,7 +143,7 @@ print(first == again, after_second == after_first, len(calls) > after_second)
 
 
 @pytest.mark.slow
-def test_who_is_told_how_far_it_is_may_give_up(tmp_path: Path) -> None:
+def test_an_error_of_the_progress_callback_ends_compiling(tmp_path: Path) -> None:
     script = """
 import os
 from pathlib import Path
@@ -168,7 +168,7 @@ except ChildProcessError:
 
 
 @pytest.mark.slow
-def test_compilers_end_with_whoever_asked_for_them(tmp_path: Path) -> None:
+def test_compilers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     """Also when that one is killed and can say nothing."""
     script = """
 import os, signal, sys
@@ -176,9 +176,9 @@ from pathlib import Path
 from gbinet.fusion.fuse import FusionConfig
 from gbinet.fusion.judging import rehearse
 from gbinet.inference.compilers import Compilers
-from gbinet.inference.compiling import noting_launches
+from gbinet.inference.compiling import recording_launches
 
-with Compilers(Path(CACHE)) as compilers, noting_launches(compilers.submit):
+with Compilers(Path(CACHE)) as compilers, recording_launches(compilers.submit):
     rehearse(FusionConfig(), torch.device("cpu"))
     print(compilers._process.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -204,7 +204,7 @@ def _alive(group: int) -> bool:
 
 
 @pytest.mark.slow
-def test_the_network_can_be_called_with_nothing_in_its_tensors() -> None:
+def test_the_network_can_be_called_with_tensors_without_data() -> None:
     script = """
 from gbinet.inference.compiling import MapKind, _trace
 from gbinet.inference.predictor import DepthConfig

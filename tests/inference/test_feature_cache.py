@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 @given(asked=st.lists(st.integers(0, 5), max_size=30))
-def test_what_is_not_needed_any_more_is_not_held(asked: list[int]) -> None:
+def test_features_are_dropped_after_their_last_use(asked: list[int]) -> None:
     """Every view is encoded once, and held from its first use to its last."""
     cache = FeatureCache(lambda view: (torch.full((4,), float(view)),), 1 << 20, CPU, CPU)
     cache.expect(asked)

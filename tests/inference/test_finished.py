@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from PIL import Image
 
+from gbinet.cluster.depth import estimate_depths_on
 from gbinet.errors import GBiNetError
 from gbinet.formats.made_by import maker_of
 from gbinet.inference.depth_run import DepthRun
@@ -244,7 +245,7 @@ def test_photos_with_another_lens_are_the_same_photos(ball_scene: SceneMaker, tm
 
 
 @pytest.mark.parametrize("what", ["folder", "pipe", "device"])
-def test_what_is_no_file_in_place_of_a_map_is_named_and_stays(
+def test_a_folder_or_pipe_in_place_of_a_map_is_named_and_stays(
     ball_scene: SceneMaker, tmp_path: Path, what: str
 ) -> None:
     scene = ball_scene()
@@ -263,7 +264,7 @@ def test_what_is_no_file_in_place_of_a_map_is_named_and_stays(
     assert os.path.lexists(path)
 
 
-def test_a_record_that_somebody_changed_leads_nowhere_else(ball_scene: SceneMaker, tmp_path: Path) -> None:
+def test_an_edited_record_does_not_lead_out_of_the_folder(ball_scene: SceneMaker, tmp_path: Path) -> None:
     scene = ball_scene()
     oracle = Oracle(scene)
     run(scene, out := tmp_path / "out", oracle)
@@ -276,7 +277,7 @@ def test_a_record_that_somebody_changed_leads_nowhere_else(ball_scene: SceneMake
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "null", "[" * 100_000])
-def test_a_lost_or_garbled_record_costs_nothing(
+def test_a_lost_or_broken_record_does_not_discard_maps(
     ball_scene: SceneMaker, tmp_path: Path, content: str | None
 ) -> None:
     scene = ball_scene(views=3)
@@ -314,6 +315,17 @@ def test_a_failed_run_leaves_no_empty_folder(ball_scene: SceneMaker, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+def test_nor_does_a_failed_run_of_a_cluster(
+    ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, out = ball_scene(views=2), tmp_path / "out" / "depth"
+    failed = DepthRun(failed={view.name: "is broken" for view in scene.views})
+    monkeypatch.setattr("gbinet.cluster.depth._all", lambda *_: failed)
+    with pytest.raises(GBiNetError, match="no view could be done; 000: is broken"):
+        estimate_depths_on(None, scene, Oracle(scene), out, DepthConfig())  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
 def test_settings_beside_finished_maps_survive_a_failure(ball_scene: SceneMaker, tmp_path: Path) -> None:
     scene = ball_scene()
     oracle = Oracle(scene)
@@ -326,7 +338,7 @@ def test_settings_beside_finished_maps_survive_a_failure(ball_scene: SceneMaker,
     assert run(scene, out, oracle).computed == ["001"]
 
 
-def test_a_part_that_a_network_does_not_have_is_not_in_its_settings() -> None:
+def test_an_option_added_later_is_not_in_the_settings_at_its_default() -> None:
     """Versions before that part wrote the same settings, and their maps are kept."""
     network = GBiNet(GBiNetConfig(choice_widths=(4, 4, 4)))
     known = _settings(network, DepthConfig(), "weights")["configuration of the network"]

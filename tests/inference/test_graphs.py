@@ -103,7 +103,7 @@ def test_graphs_share_memory_and_inputs_of_one_shape(recorder: Recorder) -> None
     assert a is b and other.shape == (4,)
 
 
-def test_where_recording_fails_it_is_computed(
+def test_calls_are_computed_where_recording_fails(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     @contextmanager
@@ -118,7 +118,7 @@ def test_where_recording_fails_it_is_computed(
     monkeypatch.setattr(torch.cuda, "graph", failing)
     for i in range(3):
         assert graphs(recorder.double, torch.tensor([float(i)]), name="new").values == 2 * i
-    assert len(graphs) == 0 and not graphs._held and "out of memory" in caplog.text  # memory is given back
+    assert len(graphs) == 0 and not graphs._buffers and "out of memory" in caplog.text  # memory is given back
     assert graphs(recorder.double, torch.tensor([7.0]), name="recorded").values == 14
 
 
@@ -129,7 +129,7 @@ def test_no_graphs_when_none_are_allowed(recorder: Recorder) -> None:
     assert len(recorder.calls) == 3
 
 
-def test_tensors_are_found_and_replaced_in_all_that_calls_are_made_of() -> None:
+def test_tensors_in_arguments_of_all_kinds_are_found_and_replaced() -> None:
     given = ([torch.zeros(1), (torch.zeros(2), "word")], Answer(torch.zeros(3), "name"), None)
     assert [len(t) for t in tensors_in(given)] == [1, 2, 3]
     filled = with_tensors(given, (torch.ones_like(t) for t in tensors_in(given)))
@@ -137,7 +137,7 @@ def test_tensors_are_found_and_replaced_in_all_that_calls_are_made_of() -> None:
     assert isinstance(filled[1], Answer) and filled[1].name == "name" and filled[2] is None
 
 
-def test_a_replaying_network_asks_for_graphs_only_where_they_serve(
+def test_a_graphed_network_uses_graphs_only_where_possible(
     make_tiny_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = make_tiny_scene()

@@ -67,7 +67,7 @@ def test_finished_views_are_kept_and_the_rest_is_the_same(ball_scene: SceneMaker
         assert path.read_bytes() == (broken / path.name).read_bytes()
 
 
-def test_other_settings_are_said_and_not_mixed(ball_scene: SceneMaker, tmp_path: Path) -> None:
+def test_maps_of_other_settings_are_refused_and_named(ball_scene: SceneMaker, tmp_path: Path) -> None:
     scene = ball_scene()
     run(scene, out := tmp_path / "depth", views=3)
     before = {p.name: p.read_bytes() for p in out.iterdir()}
@@ -118,17 +118,23 @@ def test_views_without_neighbours_or_range_are_named(ball_scene: SceneMaker, tmp
         run(replace(scene, views=scene.views[:1]), tmp_path / "one")
 
 
-def test_photos_that_no_depth_needs_are_not_read(
+def test_photos_that_no_depth_needs_are_neither_read_nor_held(
     ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene, read = ball_scene(views=7), list[str]()
+    scene, read, caches = ball_scene(views=7), list[str](), list[FeatureCache]()
+
+    def cache(*arguments: Any) -> FeatureCache:
+        caches.append(FeatureCache(*arguments))
+        return caches[-1]
+
+    monkeypatch.setattr("gbinet.inference.predictor.FeatureCache", cache)
     without = tuple(replace(view, depth_range=None) if i else view for i, view in enumerate(scene.views))
     monkeypatch.setattr(
         "gbinet.inference.predictor.read_image", lambda path: (read.append(path.stem), read_image(path))[1]
     )
     _, result = run(replace(scene, views=without), tmp_path, Oracle(scene), views=3)
     assert result.computed == ["000"] and len(result.failed) == 6
-    assert sorted(read) == ["000", "001", "002"]
+    assert sorted(read) == ["000", "001", "002"] and [one.held_bytes for one in caches] == [0]
 
 
 def test_a_photo_of_another_size_than_its_camera_is_named(ball_scene: SceneMaker, tmp_path: Path) -> None:
@@ -148,7 +154,7 @@ def test_photos_are_made_smaller_never_larger(ball_scene: SceneMaker, tmp_path: 
     assert found and found.depth.shape == (96, 128)
 
 
-def test_running_out_of_memory_ends_in_smaller_tiles_or_a_sentence(
+def test_running_out_of_memory_makes_tiles_smaller_or_ends_with_an_error(
     ball_scene: SceneMaker, tmp_path: Path
 ) -> None:
     scene = ball_scene(views=2, width=64, height=48)
@@ -157,7 +163,7 @@ def test_running_out_of_memory_ends_in_smaller_tiles_or_a_sentence(
         estimate_depths(scene, oracle, tmp_path / "depth")  # type: ignore[arg-type]
 
 
-def test_no_permission_and_no_device_are_said(ball_scene: SceneMaker, tmp_path: Path) -> None:
+def test_missing_permission_and_device_are_named(ball_scene: SceneMaker, tmp_path: Path) -> None:
     scene = ball_scene(views=2)
     with pytest.raises(InputError, match="cannot be used here"):
         run(scene, tmp_path / "depth", device="cuda:7")
@@ -249,7 +255,7 @@ def test_no_stages_at_all_are_refused() -> None:
 
 
 @torch.inference_mode()
-def test_max_memory_cuts_and_says_so(network: GBiNet, ball_scene: SceneMaker, tmp_path: Path) -> None:
+def test_max_memory_cuts_images_and_warns(network: GBiNet, ball_scene: SceneMaker, tmp_path: Path) -> None:
     scene = ball_scene(views=2, width=320, height=200)
     result = estimate_depths(
         scene, network, tmp_path / "depth", DepthConfig(views=2, stages=2, max_memory=0.02)
@@ -279,7 +285,7 @@ def test_views_may_have_photos_of_different_sizes(
 
 @given(st.integers(1, 2000), st.integers(1, 8), st.integers(0, 3))
 @settings(deadline=None)
-def test_pieces_partition_the_axis_and_overlap(length: int, tile: int, overlap: int) -> None:
+def test_tiles_partition_the_axis_and_overlap(length: int, tile: int, overlap: int) -> None:
     pieces = tiles.spans(length, 64 * tile, 64 * overlap)
     assert pieces[0].keep_start == 0 and pieces[-1].keep_stop == length
     assert all(a.keep_stop == b.keep_start for a, b in itertools.pairwise(pieces))
@@ -291,7 +297,7 @@ def test_pieces_partition_the_axis_and_overlap(length: int, tile: int, overlap: 
 
 @given(st.lists(st.integers(0, 9), max_size=80), st.integers(1, 10))
 @settings(deadline=None)
-def test_the_cache_holds_the_most_recent_views(requests: list[int], room: int) -> None:
+def test_the_cache_keeps_the_most_recent_views(requests: list[int], room: int) -> None:
     cpu = torch.device("cpu")
     cache = FeatureCache(lambda v: (torch.full((4,), float(v)),), room * 16, cpu, cpu)
     recent: list[int] = []
@@ -369,7 +375,7 @@ def test_out_of_memory_halves_the_tile_and_goes_on(
     assert [w for w in result.warnings if "ran out of memory" in w]
 
 
-def test_sources_that_see_nothing_are_not_asked() -> None:
+def test_sources_that_see_nothing_are_not_read() -> None:
     from gbinet.scene import SourceView, View
 
     camera = Camera(torch.eye(3), torch.eye(4), 8, 8)

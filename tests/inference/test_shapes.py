@@ -1,4 +1,4 @@
-"""Tensors without content have the shapes, layouts and types that real ones would have."""
+"""Tensors without data have the shapes, layouts and types that real ones would have."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from gbinet.inference.prepare import prepare
 from gbinet.model.calibration import Calibration
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
-from gbinet.model.weights import restate
+from gbinet.model.weights import set_confidence
 from gbinet.scene import DepthRange
 
 SMALL = GBiNetConfig(encoder_width=4, regulariser_width=2, stages=4, confidence="nearby")
@@ -38,22 +38,22 @@ def small_views() -> tuple[torch.Tensor, Camera, DepthRange]:
 @st.composite
 def maps(draw: st.DrawFn) -> Calibration:
     inner = draw(st.lists(st.integers(1, 999), unique=True, max_size=10))
-    said = [0.0, *(k / 1000 for k in sorted(inner)), 1.0]
-    shares = draw(st.lists(st.floats(0, 1), min_size=len(said), max_size=len(said)))
-    return Calibration(said, sorted(shares))
+    confidences = [0.0, *(k / 1000 for k in sorted(inner)), 1.0]
+    size = len(confidences)
+    return Calibration(confidences, sorted(draw(st.lists(st.floats(0, 1), min_size=size, max_size=size))))
 
 
 @given(maps(), st.lists(st.floats(0, 1), min_size=1, max_size=50))
 def test_it_is_linear_between_its_knots_and_never_falls(map_: Calibration, values: list[float]) -> None:
-    given_, (said, right) = np.sort(np.float32(values)), map_.to_dict().values()
-    found = map_(torch.from_numpy(given_)[None, None])
+    x, (confidences, shares) = np.sort(np.float32(values)), map_.to_dict().values()
+    found = map_(torch.from_numpy(x)[None, None])
     assert found.shape == (1, 1, len(values)) and found.dtype == torch.float32
-    np.testing.assert_allclose(found[0, 0].numpy(), np.interp(given_, said, right), atol=1e-5)
+    np.testing.assert_allclose(found[0, 0].numpy(), np.interp(x, confidences, shares), atol=1e-5)
     assert bool((found.diff() >= -1e-6).all())
 
 
 @pytest.mark.parametrize(
-    ("said", "right"),
+    ("confidences", "shares"),
     [
         ([0.0], [0.5]),
         ([0.0, 1.0], [0.5]),
@@ -65,9 +65,9 @@ def test_it_is_linear_between_its_knots_and_never_falls(map_: Calibration, value
         ([k / 100 for k in range(101)], [0.0] * 101),
     ],
 )
-def test_what_is_no_such_map_is_refused(said: list[float], right: list[float]) -> None:
+def test_what_is_not_a_calibration_is_refused(confidences: list[float], shares: list[float]) -> None:
     with pytest.raises(InputError, match="calibration"):
-        Calibration(said, right)
+        Calibration(confidences, shares)
 
 
 # ---- in the network ----------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_a_network_made_ready_has_the_same_map_in_full_precision(calibrated: GBi
 # ---- in the file -------------------------------------------------------------------------------------------
 
 
-def test_the_map_stands_in_the_header(network: GBiNet, calibrated: GBiNet, tmp_path: Path) -> None:
+def test_the_calibration_is_saved_in_the_header(network: GBiNet, calibrated: GBiNet, tmp_path: Path) -> None:
     with_map, without = calibrated.save(tmp_path / "a.safetensors"), network.save(tmp_path / "b.safetensors")
     loaded = GBiNet.from_pretrained(with_map)
     assert loaded.calibration is not None and loaded.calibration.to_dict() == MAP.to_dict()
@@ -134,11 +134,11 @@ def test_the_map_stands_in_the_header(network: GBiNet, calibrated: GBiNet, tmp_p
     assert list(load_file(with_map)) == list(load_file(without))
 
 
-def test_a_file_is_told_its_map_and_keeps_its_tensors(network: GBiNet, tmp_path: Path) -> None:
+def test_setting_the_calibration_of_a_file_keeps_its_tensors(network: GBiNet, tmp_path: Path) -> None:
     path = network.save(tmp_path / "half.safetensors", half=True)
     before = load_file(path)
-    restate(path, 0.25, MAP)
-    restate(path, 0.3, replace_last(MAP, 0.95))  # again: the new one replaces the old one
+    set_confidence(path, 0.25, MAP)
+    set_confidence(path, 0.3, replace_last(MAP, 0.95))  # again: the new one replaces the old one
     after = load_file(path)
     assert all(torch.equal(before[k], after[k]) and before[k].dtype == after[k].dtype for k in before)
     loaded = GBiNet.from_pretrained(path)
@@ -148,8 +148,8 @@ def test_a_file_is_told_its_map_and_keeps_its_tensors(network: GBiNet, tmp_path:
 
 
 def replace_last(map_: Calibration, value: float) -> Calibration:
-    said, right = map_.to_dict().values()
-    return Calibration(said, [*right[:-1], value])
+    confidences, shares = map_.to_dict().values()
+    return Calibration(confidences, [*shares[:-1], value])
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def replace_last(map_: Calibration, value: float) -> Calibration:
         '{"said": [0, 1], "right": [0, 1' + "0" * 400 + "]}",
     ],
 )
-def test_a_header_that_means_nothing_is_refused(network: GBiNet, tmp_path: Path, written: str) -> None:
+def test_a_broken_calibration_in_the_header_is_refused(network: GBiNet, tmp_path: Path, written: str) -> None:
     path = network.save(tmp_path / "a.safetensors")
     with safe_open(path, framework="pt") as file:
         header = file.metadata() | {"calibration": written}
@@ -177,13 +177,13 @@ def test_a_header_that_means_nothing_is_refused(network: GBiNet, tmp_path: Path,
         GBiNet.from_pretrained(path)
 
 
-def test_it_is_a_few_numbers_of_json() -> None:
-    assert Calibration(**json.loads(json.dumps(MAP.to_dict()))).to_dict() == MAP.to_dict()
+def test_a_calibration_survives_json() -> None:
+    assert Calibration.from_dict(json.loads(json.dumps(MAP.to_dict()))).to_dict() == MAP.to_dict()
 
 
 def test_what_is_written_is_the_same_map_again() -> None:
     close = Calibration([0.0, 0.5, 0.501, 1.0], [0.0, 0.1, 0.7, 1.0])
-    again = Calibration(**close.to_dict())
+    again = Calibration.from_dict(close.to_dict())
     values = torch.linspace(0, 1, 1001)
     assert torch.equal(again(values), close(values))
     with pytest.raises(InputError):  # nearer than float32 can tell

@@ -40,7 +40,7 @@ def test_own_parent_lies_between_the_nearest_and_the_farthest(seed: int) -> None
     assert bool(torch.isin(nearest, cells).all()) and bool(torch.isin(farthest, cells).all())
 
 
-def test_both_sides_of_an_edge_are_on_offer() -> None:
+def test_both_sides_of_an_edge_are_among_the_parents() -> None:
     parents = search.parents(state(two_sides()), 12, 12)[0]
     beside = parents[:, :, 4:8]  # two finer pixels on each side
     assert bool((beside[1] == 10).all()) and bool((beside[2] == 50).all())
@@ -54,7 +54,7 @@ def test_a_pixel_takes_the_parent_that_it_chose() -> None:
     choice = Choice(cells, torch.randn(1, PARENTS, 12, 12))
     after = search.with_cells(before, choice.cell)
     assert torch.equal(after.cell, cells.gather(1, choice.logits.argmax(1, keepdim=True))[:, 0])
-    assert after.stage == before.stage and after.place is None
+    assert after.stage == before.stage and after.fractional_cell is None
 
 
 def test_the_chosen_parent_brings_the_truth_into_the_bins() -> None:
@@ -98,7 +98,7 @@ def test_loss_asks_for_the_good_parents_only_where_there_are_bad_ones() -> None:
     better[:, 1] = 3.0
     assert float(choice_loss(stage_with(better), truth, Processes())) < float(loss.detach())
     unknown = torch.zeros_like(truth)
-    assert float(choice_loss(stage_with(logits), unknown, Processes())) == 0.0
+    assert float(choice_loss(stage_with(logits.detach()), unknown, Processes())) == 0.0
 
 
 def test_a_new_chooser_keeps_a_pixels_own_parent() -> None:

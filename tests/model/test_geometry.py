@@ -1,4 +1,4 @@
-"""What cameras mean to the network."""
+"""The median of few maps is torch's."""
 
 import torch
 from hypothesis import given

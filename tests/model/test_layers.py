@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gbinet.model.layers import Conv3d, DoublingConv3d
+from gbinet.model.layers import Conv3d, ConvTranspose3d
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -43,9 +43,9 @@ def test_conv3d_under_autocast() -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (5, 7), (8, 6)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_doubling_is_torchs_transposed_convolution(height: int, width: int, bias: bool) -> None:
+def test_transposed_convolution_is_torchs(height: int, width: int, bias: bool) -> None:
     torch.manual_seed(0)
-    layer = DoublingConv3d(6, 4)
+    layer = ConvTranspose3d(6, 4)
     if bias:  # a folded batch norm leaves one
         layer.bias = nn.Parameter(torch.randn(4))
     volume = torch.randn(2, 6, 3, height, width, requires_grad=True)

@@ -133,7 +133,7 @@ def test_predict_is_forward_for_one_sample(model: GBiNet, make_tiny_scene: Any) 
     assert (found.camera.width, found.camera.height) == (44, 30)
 
 
-def test_stages_on_request_tell_how_the_answer_came_about(model: GBiNet, make_tiny_scene: Any) -> None:
+def test_kept_stages_lead_to_the_result(model: GBiNet, make_tiny_scene: Any) -> None:
     scene = make_tiny_scene(3, 36, 52)  # padded to 40 x 56
     result = run(model, scene, keep_stages=True)
     sizes = [tuple(stage.logits.shape[-2:]) for stage in result.stages]

@@ -13,7 +13,7 @@ from gbinet.errors import InputError
 from gbinet.inference.prepare import prepare
 from gbinet.model.config import GBiNetConfig
 from gbinet.model.gbinet import GBiNet
-from gbinet.model.refiner import Refiner, candidates
+from gbinet.model.refiner import Refiner, make_candidates
 from gbinet.ops.smooth import smoothed
 
 SMOOTH = GBiNetConfig(
@@ -51,15 +51,15 @@ def views(height: int = 36, width: int = 52) -> tuple[torch.Tensor, Camera, torc
 
 
 def test_a_new_refiner_takes_the_mean_of_the_candidates() -> None:
-    places = 3000 + 5 * torch.rand(2, 4, 8, 9)
-    refined, _ = Refiner(8)(places, torch.rand(2, 2, 8, 9), torch.randn(2, 8, 8, 9))
-    torch.testing.assert_close(refined, places.mean(1), rtol=0, atol=2e-3)
+    candidates = 3000 + 5 * torch.rand(2, 4, 8, 9)
+    refined, _ = Refiner(8)(candidates, torch.rand(2, 2, 8, 9), torch.randn(2, 8, 8, 9))
+    torch.testing.assert_close(refined, candidates.mean(1), rtol=0, atol=2e-3)
 
 
 def test_candidates_go_from_raw_to_smoothest() -> None:
-    place = 100 + torch.randn(1, 40, 50)
-    found = candidates(place, smoothed(place, 4, 24), 4, 24)
-    assert torch.equal(found[:, 0], place) and torch.equal(found[:, 2], smoothed(place, 4, 24))
+    cells = 100 + torch.randn(1, 40, 50)
+    found = make_candidates(cells, smoothed(cells, 4, 24), 4, 24)
+    assert torch.equal(found[:, 0], cells) and torch.equal(found[:, 2], smoothed(cells, 4, 24))
     spread = [float(found[:, i].std()) for i in range(4)]
     assert spread == sorted(spread, reverse=True)
 
@@ -79,7 +79,7 @@ def test_what_the_refiner_adds_moves_the_depth_by_so_many_cells() -> None:
 
 
 @torch.inference_mode()
-def test_other_read_outs_and_coarse_stages_pass_the_refiner_by() -> None:
+def test_other_read_outs_and_coarse_stages_do_not_use_the_refiner() -> None:
     model, inputs = network(), views()
     plain = network(SMOOTH)
     plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("refiner.")})
@@ -114,14 +114,14 @@ def test_a_refiner_needs_smoothing_at_full_size() -> None:
 def test_a_refiner_with_sides_can_take_either_side_of_an_edge() -> None:
     smooth = torch.full((1, 8, 10), 100.0)
     smooth[..., 5:] = 400.0
-    places = candidates(smooth, smooth, 2, 24, sides=True)
-    assert places.shape[1] == 6
+    candidates = make_candidates(smooth, smooth, 2, 24, sides=True)
+    assert candidates.shape[1] == 6
     refiner = Refiner(8, sides=True)
     for side, expected in ((4, 100.0), (5, 400.0)):  # the nearest and the farthest within 2 px
         with torch.no_grad():
             refiner.output.bias.zero_()
             refiner.output.bias[side] = 50.0
-        refined, _ = refiner(places, torch.rand(1, 2, 8, 10), torch.randn(1, 8, 8, 10))
+        refined, _ = refiner(candidates, torch.rand(1, 2, 8, 10), torch.randn(1, 8, 8, 10))
         torch.testing.assert_close(refined[..., 3:7], torch.full((1, 8, 4), expected))
 
 

@@ -6,7 +6,7 @@ from gbinet.camera import Camera
 from gbinet.model.gbinet import GBiNet
 
 
-def test_search_empties_the_list_it_may_empty() -> None:
+def test_search_releases_features_only_if_allowed() -> None:
     torch.manual_seed(0)
     model = GBiNet().eval()
     K = torch.tensor([[60.0, 0, 32], [0, 60, 32], [0, 0, 1]])

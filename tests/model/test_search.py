@@ -56,7 +56,7 @@ def random_state(grid: SearchGrid, depth_range: Tensor, stages: int, seed: int) 
     return state
 
 
-def sure_classifier(state: SearchState, seed: int) -> tuple[Tensor, Tensor]:
+def certain_classifier(state: SearchState, seed: int) -> tuple[Tensor, Tensor]:
     """A bin for every pixel, [B, H, W], and probabilities [B, D, H, W] that are 1 there."""
     choice = torch.randint(state.num_bins, SIZE, generator=torch.Generator().manual_seed(seed))
     return choice, F.one_hot(choice, state.num_bins).movedim(-1, 1).float()
@@ -169,7 +169,9 @@ def test_bin_width_after_k_stages_is_the_papers(bins: int) -> None:
 
 
 @given(st.sampled_from((2, 4, 6)), st.booleans(), st.integers(1, 5), st.integers(0, 2**31))
-def test_what_a_wrong_neighbour_costs(bins: int, inverse: bool, stages: int, seed: int) -> None:
+def test_how_far_tolerance_bins_correct_a_wrong_neighbour(
+    bins: int, inverse: bool, stages: int, seed: int
+) -> None:
     """D=2 has no tolerance: the truth is lost. D=4 covers the near half of the neighbour, D=6 all of it."""
     grid = SearchGrid(bins, bins, inverse)
     depth_range = torch.tensor([[1.0, 9.0], [425.0, 935.0]])
@@ -287,11 +289,11 @@ def test_upsampling_before_the_first_stage_starts_anew() -> None:
 
 
 @given(grids(), ranges(), st.integers(0, 5), st.integers(0, 2**31))
-def test_expected_depth_of_a_sure_classifier_is_the_centre(
+def test_expected_depth_of_a_certain_classifier_is_the_centre(
     grid: SearchGrid, depth_range: Tensor, stages: int, seed: int
 ) -> None:
     state = random_state(grid, depth_range, stages, seed)
-    choice, probabilities = sure_classifier(state, seed)
+    choice, probabilities = certain_classifier(state, seed)
     inside = (state.bins.first + choice >= 0) & (state.bins.first + choice < grid.cells(stages + 1))
     expected = search.expected_depth(state, probabilities)
     centre = search.depth(search.descend(state, choice))
@@ -334,7 +336,7 @@ def test_impossible_bins_are_refused(bins: int, first: int) -> None:
         SearchGrid(bins, first)
 
 
-def test_a_search_deeper_than_numbers_can_tell_is_refused() -> None:
+def test_a_search_beyond_the_precision_of_float32_is_refused() -> None:
     state = search.start(SearchGrid(), torch.tensor([[1.0, 2.0]]), 1, 1)
     with pytest.raises(InputError, match="stage"):
         for _ in range(60):
@@ -362,28 +364,28 @@ def test_nearby_probability_is_that_of_three_bins(bins: int, seed: int) -> None:
 
 
 @given(grids(), ranges(), st.integers(0, 5), st.integers(0, 2**31))
-def test_settling_where_a_sure_classifier_points_is_descending(
+def test_descending_to_the_expected_cell_of_a_certain_classifier_is_descending(
     grid: SearchGrid, depth_range: Tensor, stages: int, seed: int
 ) -> None:
     state = random_state(grid, depth_range, stages, seed)
-    choice, probabilities = sure_classifier(state, seed)
-    settled = search.move_to(state, search.expected_place(state, probabilities))
+    choice, probabilities = certain_classifier(state, seed)
+    settled = search.descend_to(state, search.expected_cell(state, probabilities))
     descended = search.descend(state, choice)
     assert torch.equal(settled.cell, descended.cell) and settled.stage == descended.stage
     torch.testing.assert_close(
-        search.settled_depth(settled), search.expected_depth(state, probabilities), rtol=0, atol=0
+        search.continuous_depth(settled), search.expected_depth(state, probabilities), rtol=0, atol=0
     )
-    assert search.upsample(settled, 2 * SIZE[1], 2 * SIZE[2]).place is None
+    assert search.upsample(settled, 2 * SIZE[1], 2 * SIZE[2]).fractional_cell is None
 
 
-def test_a_search_without_smoothing_has_no_places() -> None:
+def test_a_search_without_smoothing_has_no_continuous_depth() -> None:
     state = search.start(SearchGrid(), torch.tensor([[1.0, 2.0]]), 3, 4)
     with pytest.raises(InputError, match="without smoothing"):
-        search.settled_depth(search.descend(state, torch.zeros(1, 3, 4, dtype=torch.int64)))
+        search.continuous_depth(search.descend(state, torch.zeros(1, 3, 4, dtype=torch.int64)))
 
 
 @pytest.mark.parametrize("bins", [2, 4, 6])
-def test_what_follows_a_stage_is_the_best_bin_or_the_smoothed_place(bins: int) -> None:
+def test_a_stage_leads_to_the_best_bin_or_the_smoothed_expected_cell(bins: int) -> None:
     state = search.start(SearchGrid(bins, bins), torch.tensor([[425.0, 935.0]]), 9, 11)
     for _ in range(3):
         logits = torch.randn(1, bins, 9, 11, generator=torch.Generator().manual_seed(bins)).requires_grad_()
@@ -391,12 +393,15 @@ def test_what_follows_a_stage_is_the_best_bin_or_the_smoothed_place(bins: int) -
         tested = search.hypotheses(state)
         assert (tested >= low[:, None]).all() and (tested <= high[:, None]).all()
         best, largest = search.follow(state, logits, None)
-        assert torch.equal(best.cell, search.descend(state, logits.argmax(1)).cell) and best.place is None
-        place = smoothed(search.expected_place(state, logits.detach().softmax(1)), 2, 6.0)
+        assert (
+            torch.equal(best.cell, search.descend(state, logits.argmax(1)).cell)
+            and best.fractional_cell is None
+        )
+        expected = smoothed(search.expected_cell(state, logits.detach().softmax(1)), 2, 6.0)
         settled, nearby = search.follow(state, logits, (2, 6), nearby=True)
         probabilities = logits.detach().softmax(1)
         assert torch.equal(largest, probabilities.amax(1, keepdim=True)) and not largest.requires_grad
         assert torch.equal(nearby, search.nearby(probabilities))
-        assert settled.place is not None and not settled.place.requires_grad
-        assert torch.equal(settled.place, place) and settled.stage == best.stage
+        assert settled.fractional_cell is not None and not settled.fractional_cell.requires_grad
+        assert torch.equal(settled.fractional_cell, expected) and settled.stage == best.stage
         state = best

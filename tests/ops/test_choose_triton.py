@@ -21,7 +21,7 @@ def state_of(bins: int, first_bins: int, stage: int, inverse: bool, device: torc
 )
 @pytest.mark.parametrize("nearby", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_cells_places_and_confidence(
+def test_cells_fractional_cells_and_confidence(
     bins: int,
     first_bins: int,
     stage: int,
@@ -39,16 +39,16 @@ def test_cells_places_and_confidence(
     assert cell.dtype == expected.dtype == torch.int32
     assert (cell == expected).float().mean() >= share
     assert ((confidence - plain).abs() < 1e-5).float().mean() >= share
-    place, confidence = choose.choose(state.bins, logits, nearby, place=True)
-    wanted, plain = choose.choose_plain(state.bins, logits, nearby, place=True)
-    assert ((place - wanted).abs() < 1e-4).float().mean() >= share
+    expected, confidence = choose.choose(state.bins, logits, nearby, fractional=True)
+    wanted, plain = choose.choose_plain(state.bins, logits, nearby, fractional=True)
+    assert ((expected - wanted).abs() < 1e-4).float().mean() >= share
     assert ((confidence - plain).abs() < 1e-5).float().mean() >= share
 
 
 @pytest.mark.usefixtures("fast")
-def test_places_have_a_gradient_where_logits_have_one(kernel_device: torch.device) -> None:
+def test_fractional_cells_have_a_gradient_where_logits_have_one(kernel_device: torch.device) -> None:
     state = state_of(4, 4, 2, True, kernel_device)
     logits = torch.randn(2, 4, 9, 37).to(kernel_device).requires_grad_()
-    place, confidence = choose.choose(state.bins, logits, True, place=True)
-    assert place.requires_grad and confidence.requires_grad
+    expected, confidence = choose.choose(state.bins, logits, True, fractional=True)
+    assert expected.requires_grad and confidence.requires_grad
     assert not any(t.requires_grad for t in choose.choose(state.bins, logits.detach()))

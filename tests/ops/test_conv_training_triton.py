@@ -18,7 +18,7 @@ def agree(layer: Layer, shape: tuple[int, ...], device: torch.device) -> None:
     x = torch.randn(shape).half().to(device).requires_grad_()
     assert conv_training.suits(x, layer)
     transposed = isinstance(layer, nn.ConvTranspose3d)
-    result = conv_training.doubled(x, layer) if transposed else conv_training.conv(x, layer)
+    result = conv_training.conv_transpose(x, layer) if transposed else conv_training.conv(x, layer)
     exact = x.detach().float().requires_grad_()
     expected = layer(exact)
     assert result.dtype == torch.float16 and result.shape == expected.shape
@@ -56,12 +56,12 @@ def test_of_volumes(inputs: int, outputs: int, planes: int, kernel_device: torch
 
 
 @pytest.mark.usefixtures("fast")
-def test_every_other_pixel(kernel_device: torch.device) -> None:
+def test_stride_two(kernel_device: torch.device) -> None:
     agree(nn.Conv3d(8, 16, 3, (1, 2, 2), padding=1, bias=False), (2, 8, 3, 6, 10), kernel_device)
 
 
 @pytest.mark.usefixtures("fast")
-def test_doubling(kernel_device: torch.device) -> None:
+def test_transposed_convolution(kernel_device: torch.device) -> None:
     layer = nn.ConvTranspose3d(16, 8, 3, (1, 2, 2), padding=1, output_padding=(0, 1, 1), bias=False)
     agree(layer, (2, 16, 3, 4, 6), kernel_device)
 

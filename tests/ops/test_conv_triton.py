@@ -30,7 +30,7 @@ def test_conv3d(
 
 
 @pytest.mark.parametrize("inputs, outputs, planes", [(16, 8, 3), (64, 32, 3), (5, 3, 4), (16, 8, 12)])
-def test_doubling_adds_into_its_skip(
+def test_transposed_convolution_adds_into_its_skip(
     inputs: int, outputs: int, planes: int, kernel_device: torch.device
 ) -> None:
     torch.manual_seed(inputs)
@@ -40,7 +40,7 @@ def test_doubling_adds_into_its_skip(
     expected = layer(volume).relu() + skip
     skip = skip.contiguous(memory_format=torch.channels_last_3d)
     with torch.no_grad():
-        result = conv.double(volume, layer, conv.pack(layer), skip)
+        result = conv.conv_transpose_relu_add(volume, layer, conv.pack(layer), skip)
     assert result.data_ptr() == skip.data_ptr()
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
 
@@ -91,5 +91,5 @@ def test_merge(kernel_device: torch.device) -> None:
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_kernels_of_one_voxel_are_not_packed(kernel_device: torch.device) -> None:
+def test_1x1x1_convolutions_are_not_packed(kernel_device: torch.device) -> None:
     assert conv.pack(nn.Conv3d(4, 16, 1).to(kernel_device)) is None

@@ -54,29 +54,20 @@ def test_it_is_the_weighted_mean_of_the_views(make_tiny_scene: Any, view_weight:
 
 
 @torch.inference_mode()
-def test_pixels_that_no_view_is_trusted_at_are_zero(make_tiny_scene: Any) -> None:
-    distrust = ViewWeight(GROUPS).eval()
-    nn.init.constant_(distrust.output.bias, -200.0)  # its sigmoid is 0 in float32
-    found = cost_volume(*inputs(make_tiny_scene, 3), distrust)
+def test_pixels_whose_weights_are_all_zero_are_zero(make_tiny_scene: Any) -> None:
+    network = ViewWeight(GROUPS).eval()
+    nn.init.constant_(network.output.bias, -200.0)  # its sigmoid is 0 in float32
+    found = cost_volume(*inputs(make_tiny_scene, 3), network)
     assert torch.equal(found, torch.zeros_like(found))
 
 
+@pytest.mark.parametrize("order", [(0, 3, 1, 2), (0, 1, 1, 2, 2, 3, 3)], ids=["shuffled", "repeated"])
 @torch.inference_mode()
-def test_the_order_of_the_sources_does_not_matter(make_tiny_scene: Any, view_weight: nn.Module) -> None:
+def test_shuffling_or_repeating_the_sources_changes_nothing(
+    make_tiny_scene: Any, view_weight: nn.Module, order: tuple[int, ...]
+) -> None:
     features, cameras, hypotheses = inputs(make_tiny_scene, 4)
-    order = torch.tensor([0, 3, 1, 2])
-    shuffled = Camera(cameras.K[:, order], cameras.cam_from_world[:, order], cameras.width, cameras.height)
-    found = cost_volume(features[:, order], shuffled, hypotheses, view_weight)
-    expected = cost_volume(features, cameras, hypotheses, view_weight)
-    torch.testing.assert_close(found, expected)
-
-
-@torch.inference_mode()
-def test_repeating_a_source_changes_nothing(make_tiny_scene: Any, view_weight: nn.Module) -> None:
-    features, cameras, hypotheses = inputs(make_tiny_scene, 2)
-    twice = torch.tensor([0, 1, 1, 1])
-    repeated = Camera(cameras.K[:, twice], cameras.cam_from_world[:, twice], cameras.width, cameras.height)
-    found = cost_volume(features[:, twice], repeated, hypotheses, view_weight)
+    found = cost_volume(features[:, order], cameras[:, order], hypotheses, view_weight)
     expected = cost_volume(features, cameras, hypotheses, view_weight)
     torch.testing.assert_close(found, expected)
 
@@ -134,8 +125,8 @@ def test_memory_does_not_grow_with_the_number_of_views(
 
 
 @pytest.mark.parametrize("used", [(True, True), (True, False), (False, True)])
-def test_reference_apart_has_the_same_gradient(used: tuple[bool, bool]) -> None:
-    """Whether cost volumes, others, or both look at the maps."""
+def test_with_reference_has_the_gradient_of_indexing(used: tuple[bool, bool]) -> None:
+    """Whether the maps, the reference, or both are used."""
     torch.manual_seed(0)
     maps = torch.randn(2, 3, 4, 5, 6, requires_grad=True)
     weights = [torch.randn(2, 3, 4, 5, 6) * used[0], torch.randn(2, 4, 5, 6) * used[1]]

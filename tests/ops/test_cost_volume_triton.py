@@ -2,18 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor
+from kernel_fixtures import relative_gap
 
 from gbinet import ops
 from gbinet.model.cost_volume import ViewWeight
-from gbinet.model.search import SearchGrid, SearchState, cells_apart, hypotheses
+from gbinet.model.search import SearchGrid, SearchState, bins_at, hypotheses
 from gbinet.ops.cost_volume import cost_volume_plain
 from gbinet.ops.warp import at_scale
-
-
-def relative_gap(a: Tensor, b: Tensor) -> float:
-    a, b = a.detach(), b.detach()
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +73,7 @@ def test_cost_volume_of_given_cells(
     net = ViewWeight(groups).to(kernel_device).eval()
     for block in net.hidden:
         block.fold()
-    maps, tested = [reference, *sources], cells_apart(state, cells)
+    maps, tested = [reference, *sources], bins_at(state, cells)
     with torch.no_grad():
         transforms = torch.cat([matrices.flatten(2), offsets], dim=2)
         expected = cost_volume_plain(maps, transforms, tested.depths(), net, groups)

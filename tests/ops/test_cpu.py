@@ -1,4 +1,4 @@
-"""What is quick on a CPU says the same as the plain operations."""
+"""The functions for CPUs give the same results as the plain operations."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ seeds = st.integers(0, 2**31)
 @given(sizes, sizes, st.integers(1, 5), seeds)
 @torch.inference_mode()
 def test_sampling_is_bilinear_and_zero_outside(height: int, width: int, channels: int, seed: int) -> None:
-    chance = torch.Generator().manual_seed(seed)
-    features = torch.randn(channels, height, width, generator=chance)
-    around = torch.rand(2, 300, generator=chance) * 3 - 1  # in the map, beside it and far beside it
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(channels, height, width, generator=generator)
+    around = torch.rand(2, 300, generator=generator) * 3 - 1  # in the map, beside it and far beside it
     x, y = around[0] * width, around[1] * height
     x[:8], y[:8] = torch.arange(8.0) - 1, torch.arange(8.0) / 2  # on borders and centres
     x[8], y[8], x[9], y[9] = -1e6, 1.0, float("inf"), float("-inf")
@@ -41,7 +41,7 @@ def test_sampling_is_bilinear_and_zero_outside(height: int, width: int, channels
 
 
 @torch.inference_mode()
-def test_positions_that_are_no_numbers_give_none() -> None:
+def test_positions_that_are_nan_give_nan() -> None:
     x = torch.tensor([float("nan"), 1.0, 1.0]) + BORDER
     y = torch.tensor([1.0, float("nan"), 0.5]) + BORDER
     found = sample(table(torch.ones(2, 3, 4)), x, y)
@@ -61,10 +61,10 @@ def test_sampling_of_a_map_with_more_pixels_than_float32_counts() -> None:
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 3), seeds)
 @torch.inference_mode()
 def test_deformable_convolution(height: int, width: int, batch: int, seed: int) -> None:
-    chance = torch.Generator().manual_seed(seed)
-    features = torch.randn(batch, 3, height, width, generator=chance)
-    offsets = 3 * torch.randn(batch, 18, height, width, generator=chance)
-    weight = torch.randn(5, 3, 3, 3, generator=chance)
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(batch, 3, height, width, generator=generator)
+    offsets = 3 * torch.randn(batch, 18, height, width, generator=generator)
+    weight = torch.randn(5, 3, 3, 3, generator=generator)
     assert usable_on_cpu(features)
     found = deform.deform_conv2d(features, offsets, weight)
     expected = deform.deform_conv2d_plain(features, offsets, weight)
@@ -80,11 +80,11 @@ def view_weight() -> nn.Module:
 def views_and_depth(scene: Any) -> tuple[list[Tensor], Tensor, Tensor]:
     """Features of three views, two samples, the last view smaller; transforms; hypotheses, some of them
     behind the sources."""
-    chance = torch.Generator().manual_seed(3)
+    generator = torch.Generator().manual_seed(3)
     sizes = [(24, 32), (24, 32), (20, 28)]
-    views = [torch.randn(2, 8, *size, generator=chance) for size in sizes]
+    views = [torch.randn(2, 8, *size, generator=generator) for size in sizes]
     transforms = at_scale(sources_from_reference(Camera.stack([scene.cameras, scene.cameras])), 1)
-    depth = 3 + torch.rand(2, 5, 24, 32, generator=chance)
+    depth = 3 + torch.rand(2, 5, 24, 32, generator=generator)
     depth[:, 0] = -2
     return views, transforms, depth
 
@@ -118,16 +118,16 @@ def test_convolution_with_one_output(
     torch.testing.assert_close(found, layer(volume), rtol=1e-4, atol=1e-4)
 
 
-@given(st.integers(1, 2 * conv_cpu.FEW), st.integers(1, 6), st.integers(1, 6), st.booleans(), seeds)
+@given(st.integers(1, 2 * conv_cpu.FEW_OUTPUTS), st.integers(1, 6), st.integers(1, 6), st.booleans(), seeds)
 @torch.inference_mode()
-def test_doubling(outputs: int, height: int, width: int, bias: bool, seed: int) -> None:
+def test_transposed_convolution(outputs: int, height: int, width: int, bias: bool, seed: int) -> None:
     torch.manual_seed(seed)
     layer = nn.ConvTranspose3d(5, outputs, 3, (1, 2, 2), padding=1, output_padding=(0, 1, 1), bias=bias)
     volume = torch.randn(2, 5, 3, height, width)
-    torch.testing.assert_close(conv.doubled_plain(volume, layer), layer(volume), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(conv.conv_transpose_plain(volume, layer), layer(volume), rtol=1e-4, atol=1e-4)
 
 
-def test_gradients_and_the_switch_lead_to_the_plain_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_and_the_switch_select_the_plain_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     values = torch.zeros(1)
     assert not usable_on_cpu(values)  # gradients are on
     with torch.no_grad():
@@ -137,17 +137,17 @@ def test_gradients_and_the_switch_lead_to_the_plain_operations(monkeypatch: pyte
         assert not usable_on_cpu(values)
 
 
-def test_the_number_of_threads_changes_no_bit(
+def test_results_do_not_depend_on_the_number_of_threads(
     make_tiny_scene: Callable[..., Any], view_weight: nn.Module
 ) -> None:
     """Of what is large enough to be shared among threads."""
-    chance = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     scene = make_tiny_scene(2, 160, 224)
-    maps = [torch.randn(1, 8, 160, 224, generator=chance) for _ in range(2)]
+    maps = [torch.randn(1, 8, 160, 224, generator=generator) for _ in range(2)]
     transforms = sources_from_reference(scene.cameras[None])
-    depth = 3 + torch.rand(1, 3, 160, 224, generator=chance)
-    offsets = torch.randn(1, 18, 160, 224, generator=chance)
-    weight = torch.randn(8, 8, 3, 3, generator=chance)
+    depth = 3 + torch.rand(1, 3, 160, 224, generator=generator)
+    offsets = torch.randn(1, 18, 160, 224, generator=generator)
+    weight = torch.randn(8, 8, 3, 3, generator=generator)
     last = nn.Conv3d(8, 1, 3, padding=1, bias=False)
     up = nn.ConvTranspose3d(8, 8, 3, (1, 2, 2), padding=1, output_padding=(0, 1, 1), bias=False)
     rounded = nn.Conv3d(8, 8, 3, padding=1).bfloat16()
@@ -159,7 +159,7 @@ def test_the_number_of_threads_changes_no_bit(
                 cost_volume.cost_volume(maps, transforms, depth, view_weight, 4),
                 deform.deform_conv2d(maps[0], offsets, weight),
                 conv.conv_plain(volume, last),
-                conv.doubled_plain(volume, up),
+                conv.conv_transpose_plain(volume, up),
                 conv.conv_plain(volume.bfloat16(), rounded),
             ]
 

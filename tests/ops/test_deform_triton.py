@@ -2,14 +2,9 @@
 
 import pytest
 import torch
-from torch import Tensor
+from kernel_fixtures import relative_gap
 
-from gbinet.ops.deform import deform_conv2d, deform_conv2d_fast, deform_conv2d_plain, pack, room
-
-
-def relative_gap(a: Tensor, b: Tensor) -> float:
-    a, b = a.detach(), b.detach()
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
+from gbinet.ops.deform import deform_conv2d, deform_conv2d_fast, deform_conv2d_plain, empty_output, pack
 
 
 @pytest.mark.parametrize("channels, outputs", [(16, 8), (32, 16), (3, 5)])
@@ -31,16 +26,16 @@ def test_deform_conv(channels: int, outputs: int, kernel_device: torch.device) -
 
 
 @pytest.mark.usefixtures("fast")
-def test_packed_and_into_its_place(kernel_device: torch.device) -> None:
+def test_packed_and_written_into_given_memory(kernel_device: torch.device) -> None:
     torch.manual_seed(0)
     features = torch.randn(2, 16, 9, 13).to(kernel_device).contiguous(memory_format=torch.channels_last)
     offsets = (3 * torch.randn(2, 18, 9, 13)).to(kernel_device)
     weight = torch.randn(8, 16, 3, 3).to(kernel_device)
-    places = room(features, 3, 2, 8, 9, 13).fill_(7)
-    result = deform_conv2d(features, offsets, weight, pack(weight), places[1])
-    assert result.data_ptr() == places[1].data_ptr()
+    outputs = empty_output(features, 3, 2, 8, 9, 13).fill_(7)
+    result = deform_conv2d(features, offsets, weight, pack(weight), outputs[1])
+    assert result.data_ptr() == outputs[1].data_ptr()
     expected = deform_conv2d_plain(features, offsets, weight)
-    assert relative_gap(places[1], expected) < 1e-5
-    assert bool((places[::2] == 7).all())
+    assert relative_gap(outputs[1], expected) < 1e-5
+    assert bool((outputs[::2] == 7).all())
     assert torch.equal(deform_conv2d(features, offsets, weight, pack(weight)), result)
-    assert relative_gap(deform_conv2d(features, offsets, weight, None, places[2]), expected) < 1e-5
+    assert relative_gap(deform_conv2d(features, offsets, weight, None, outputs[2]), expected) < 1e-5

@@ -35,7 +35,7 @@ def test_norm_relu(shape: tuple[int, ...], kernel_device: torch.device) -> None:
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
 
-def test_what_it_serves() -> None:
+def test_what_suits() -> None:
     assert suits(nn.BatchNorm3d(8))
     assert not suits(nn.BatchNorm3d(8).eval())
     assert not suits(nn.BatchNorm3d(6))

@@ -1,4 +1,4 @@
-"""What a chooser looks at and what follows from its answer, in one pass each, equal the plain code."""
+"""Input of a chooser and the choice of parents, in one pass each, equal the plain code."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from gbinet.ops import parents
 pytestmark = pytest.mark.usefixtures("fast")
 
 
-def test_what_a_chooser_looks_at_is_filled_up_with_zeros(kernel_device: torch.device) -> None:
+def test_the_input_of_a_chooser_is_padded_with_zeros(kernel_device: torch.device) -> None:
     torch.manual_seed(0)
     volume = torch.randn(2, 4, 3, 3, 50, device=kernel_device)
     views = torch.randn(2, 2, 3, 50, 8, device=kernel_device).permute(0, 1, 4, 2, 3)  # of all views

@@ -72,7 +72,7 @@ def test_half_precision_is_close_to_float32(kernel_device: torch.device) -> None
         assert float(gap) < (0.3 if kind == torch.bfloat16 else 0.1), number
 
 
-def test_what_it_serves() -> None:
+def test_what_suits() -> None:
     assert suits(ViewWeight(4), 4, 16)
     assert not suits(ViewWeight(4).eval(), 4, 4)
     assert not suits(ViewWeight(6), 6, 4)

@@ -68,7 +68,7 @@ def correlate_slowly(
 
 @settings(max_examples=8)
 @given(st.integers(0, 2**31), st.sampled_from([0.5, 1.0]), st.sampled_from([1, 2, 4]))
-def test_correlation_equals_a_count_pixel_by_pixel(seed: int, scale: float, groups: int) -> None:
+def test_correlation_equals_a_loop_over_pixels(seed: int, scale: float, groups: int) -> None:
     g = torch.Generator().manual_seed(seed)
     cameras = two_cameras(seed, round(9 / scale), round(7 / scale))
     reference = torch.randn(4, 7, 9, generator=g)

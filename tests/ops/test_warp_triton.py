@@ -2,14 +2,9 @@
 
 import pytest
 import torch
-from torch import Tensor
+from kernel_fixtures import relative_gap
 
 from gbinet.ops.warp import warp_correlation_fast, warp_correlation_plain
-
-
-def relative_gap(a: Tensor, b: Tensor) -> float:
-    a, b = a.detach(), b.detach()
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
 
 
 @pytest.mark.parametrize("channels, groups, bins", [(8, 4, 4), (16, 8, 2), (64, 8, 6)])
@@ -35,8 +30,8 @@ def test_warp_correlation(channels: int, groups: int, bins: int, kernel_device: 
 
 
 def test_one_view_of_many_needs_no_copy(kernel_device: torch.device) -> None:
-    from gbinet.ops.warp_triton import rows_of_channels
+    from gbinet.ops.layout import pixel_rows
 
     views = torch.randn(2, 3, 5, 6, 8).permute(0, 1, 4, 2, 3)  # [B, V, C, H, W], channels last in memory
-    rows = rows_of_channels(views[:, 1])
+    rows = pixel_rows(views[:, 1])
     assert rows.data_ptr() == views[:, 1].data_ptr()

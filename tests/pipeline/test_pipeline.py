@@ -20,7 +20,7 @@ from gbinet.formats.ply import PlyWriter
 from gbinet.georeference.place import Georeference
 from gbinet.inference.predictor import DepthConfig
 from gbinet.model.config import preset as network
-from gbinet.pipeline.placing import prepare, with_place
+from gbinet.pipeline.preparing import prepare, with_georeference
 from gbinet.pipeline.reconstruct import PRESETS, ReconstructConfig, reconstruct, run
 from gbinet.pipeline.record import duration
 from gbinet.pointcloud import PointCloud
@@ -60,10 +60,10 @@ def test_photos_become_a_cloud_with_report_and_record(ball_scene: SceneMaker, tm
 
 def test_the_report_says_that_photos_alone_have_no_unit() -> None:
     page = Report("title", "subtitle", ())
-    assert "no unit" in with_place(page, None, bare=True).subtitle
-    assert with_place(page, None, bare=False) == page
+    assert "no unit" in with_georeference(page, None, bare=True).subtitle
+    assert with_georeference(page, None, bare=False) == page
     known = Georeference("--scale", None, (0, 0, 0), np.eye(4).tolist())
-    assert "no unit" not in with_place(page, known, bare=True).subtitle
+    assert "no unit" not in with_georeference(page, known, bare=True).subtitle
 
 
 def test_info_counts_the_depth_maps_of_a_run(
@@ -115,7 +115,7 @@ def test_refined_cameras_are_those_of_the_result(
     given = ball_scene()
     better = replace(given, views=tuple(_aside(view) for view in given.views))
     told = Refinement(5, tuple(v.name for v in given.views), 1.314, 0.281, 0.012, 0.3, 9, 500)
-    monkeypatch.setattr("gbinet.pipeline.placing.refine_cameras", lambda *_: (better, told))
+    monkeypatch.setattr("gbinet.pipeline.preparing.refine_cameras", lambda *_: (better, told))
     oracle = Oracle(better)
     result = run(given, oracle, tmp_path, replace(CONFIG, refine_cameras=True))  # type: ignore[arg-type]
     assert result.refined == told and "1.31 -> 0.28 px" in told.summary()
@@ -147,8 +147,8 @@ def test_tracked_cameras_are_refined_unasked(
     ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     told = Refinement(5, kept_because="they fit")
-    monkeypatch.setattr("gbinet.pipeline.placing.refine_cameras", lambda scene, *_: (scene, told))
-    monkeypatch.setattr("gbinet.pipeline.placing._UNASKED", most)
+    monkeypatch.setattr("gbinet.pipeline.preparing.refine_cameras", lambda scene, *_: (scene, told))
+    monkeypatch.setattr("gbinet.pipeline.preparing._MAX_REFINED", most)
     scene = replace(ball_scene(), kind=kind)
     ready = prepare(scene, tmp_path, replace(CONFIG, refine_cameras=asked), None)
     assert (ready.refined is told) == expected
@@ -171,8 +171,10 @@ def test_a_note_says_that_given_cameras_seem_to_be_off(
     assert not any("cameras seem" in text for text in cells)
     cells = _notes(right, worse, tmp_path / "holes", readout="centre")
     assert any("cameras may be off" in text for text in cells)
+    early = replace(CONFIG, depth=replace(CONFIG.depth, stages=4))  # where no refiner corrects them
+    assert not any("cameras seem" in text for text in _notes(right, wrong, tmp_path / "early", early))
     told = Refinement(2, kept_because="they fit")
-    monkeypatch.setattr("gbinet.pipeline.placing.refine_cameras", lambda scene, *_: (scene, told))
+    monkeypatch.setattr("gbinet.pipeline.preparing.refine_cameras", lambda scene, *_: (scene, told))
     refined = replace(CONFIG, refine_cameras=True)  # then it was looked at already
     assert not any("cameras seem" in text for text in _notes(right, wrong, tmp_path / "refined", refined))
 
@@ -231,10 +233,8 @@ def test_exports_are_written_for_other_programs(ball_scene: SceneMaker, tmp_path
     result = run(scene, Oracle(scene), tmp_path / "out", config)  # type: ignore[arg-type]
     (folder,) = result.extras
     assert folder == tmp_path / "out" / "export" / kind
-    expected = {"colmap": "stereo/depth_maps/*.bin", "openmvs": "*.dmap", "nerfstudio": "transforms.json"}[
-        kind
-    ]
-    assert list(folder.glob(expected)) or list(folder.rglob(expected))
+    files = {"colmap": "stereo/depth_maps/*.bin", "openmvs": "*.dmap", "nerfstudio": "transforms.json"}
+    assert list(folder.rglob(files[kind]))
 
 
 def test_an_export_that_fails_does_not_cost_the_report(ball_scene: SceneMaker, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_never_more_than_asked_for_and_in_order(steps: list[float], most: int, s
     assert all(0 <= n < len(steps) for n in chosen)
 
 
-def test_what_is_no_video_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_not_videos_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.mp4").write_bytes(b"no video" * 100)
     with pytest.raises(FormatError, match="cannot be read as a video; convert it"):
         list(read_frames(tmp_path / "a.mp4"))

@@ -19,9 +19,9 @@ from gbinet.formats.reading import read_json
 from gbinet.georeference.similarity import Points
 from gbinet.inference.predictor import DepthConfig
 from gbinet.pipeline.reconstruct import ReconstructConfig, Reconstruction, run
-from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene
 from gbinet.render.scenery import look_at
+from gbinet.render.seeding import generator
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render
 
@@ -64,7 +64,7 @@ def test_a_video_gives_a_cloud_as_good_as_that_of_as_many_stills(tmp_path: Path)
     cameras, made = path_around(), make_scene(8, kind="table")
     shots = [render(made, cameras[index : index + 1]) for index in range(FRAMES)]
     light = torch.cat([shot.images for shot in shots])
-    pictures = expose(light, chance(8, "video"), SensorConfig(blur=0.3, jpeg=0.0))
+    pictures = expose(light, generator(8, "video"), SensorConfig(blur=0.3, jpeg=0.0))
     frames = [(p * 255).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy() for p in pictures]
     still = [round(n) for n in np.linspace(0, FRAMES - 1, STILLS)]
     for number in still:

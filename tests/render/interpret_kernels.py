@@ -6,14 +6,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from gbinet.render import chance_triton, make_scene, shapes
+from gbinet.render import make_scene, seeding_triton, shapes
 from gbinet.render import rasterise_triton as fast_rasterise
 from gbinet.render import shade_triton as fast_shade
-from gbinet.render.chance import chance, hash_uniform_plain
 from gbinet.render.mesh import join
 from gbinet.render.rasterise import EMPTY, face_index, visible_keys
 from gbinet.render.rig import draw_rig
 from gbinet.render.scenery import Layout
+from gbinet.render.seeding import generator, hash_uniform_plain
 from gbinet.render.shade import shade
 
 
@@ -23,7 +23,7 @@ def rasterise_like_the_plain_code() -> None:
     ground = shapes.box((4, 4, 0.1), z=-0.1)
     mesh = join([shapes.sphere(0.1, 8), ground])
     layout = Layout(np.zeros(3), 0.1, np.zeros((0, 4)), -np.ones(3), np.ones(3), 0.1)
-    cameras = draw_rig(chance(2), "table", layout, 2, 80, 64).cameras.to(dtype=torch.float32)
+    cameras = draw_rig(generator(2), "table", layout, 2, 80, 64).cameras.to(dtype=torch.float32)
     plain = visible_keys(mesh.positions, mesh.faces, cameras)
     assert bool((face_index(plain) >= 0).any())
     assert torch.equal(fast_rasterise.visible_keys(mesh.positions, mesh.faces, cameras), plain)
@@ -34,7 +34,7 @@ def rasterise_like_the_plain_code() -> None:
 
 def shade_like_the_plain_code() -> None:
     scene = make_scene(3, kind="facade")
-    cameras = draw_rig(chance(1), "facade", scene.layout, 1, 24, 20).cameras.to(dtype=torch.float32)
+    cameras = draw_rig(generator(1), "facade", scene.layout, 1, 24, 20).cameras.to(dtype=torch.float32)
     fine = cameras.resized(48, 40)
     keys = visible_keys(scene.vertices, scene.faces, fine)
     keys[:, :12] = EMPTY  # the surroundings
@@ -47,7 +47,7 @@ def shade_like_the_plain_code() -> None:
 def draw_like_the_plain_code() -> None:
     for offset in (0, 5, (1 << 31) - 1, 1 << 31, (1 << 32) - 1):
         assert torch.equal(
-            chance_triton.hash_uniform(3000, offset, "cpu"), hash_uniform_plain(3000, offset, "cpu")
+            seeding_triton.hash_uniform(3000, offset, "cpu"), hash_uniform_plain(3000, offset, "cpu")
         )
 
 

@@ -13,67 +13,67 @@ from hypothesis import strategies as st
 
 from gbinet.camera import Camera
 from gbinet.render import Difficulties, RenderConfig, make_scene, render_depth, render_sample
-from gbinet.render.calibration import bending, perturb
-from gbinet.render.chance import chance
+from gbinet.render.calibration import distortion_shift, perturb
 from gbinet.render.rig import draw_rig
 from gbinet.render.scenery import Layout
+from gbinet.render.seeding import generator
 from gbinet.render.visibility import visible_in_sources
 
 LAYOUT = Layout(np.zeros(3), 0.2, np.zeros((0, 4)), -np.ones(3) * 3, np.ones(3) * 3, 0.1)
 SMALL = RenderConfig(width=64, height=48, views=3)
 
 
-def error(true: Camera, given: Camera, bend: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
+def error(true: Camera, given: Camera, distortion: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
     """RMS [V - 1] of how far the reference's points are projected from where the sources show them."""
     points = true[0].unproject(true.pixel_grid().reshape(-1, 2), depth.reshape(-1).double())
     rms = []
     for v in range(1, true.K.shape[0]):
         seen, _ = true[v].project(points)
         wrong, _ = given[v].project(points)
-        shown = seen + bending(true[v : v + 1], bend[v - 1 : v], seen[None])[0]
+        observed = seen + distortion_shift(true[v : v + 1], distortion[v - 1 : v], seen[None])[0]
         size = torch.tensor([true.width, true.height])
         inside = (seen >= 0).all(-1) & (seen < size).all(-1)
         if bool(inside.any()):
-            rms.append((wrong - shown)[inside].square().sum(-1).mean().sqrt())
+            rms.append((wrong - observed)[inside].square().sum(-1).mean().sqrt())
     return torch.stack(rms)
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), largest=st.floats(0.05, 1.5))
 def test_error_of_reprojection_stays_within_its_bound(seed: int, largest: float) -> None:
-    rig = draw_rig(chance(seed), "table", LAYOUT, 4, 160, 128)
+    rig = draw_rig(generator(seed), "table", LAYOUT, 4, 160, 128)
     depth = rig.distance * (1 + 0.4 * torch.rand(128, 160, generator=torch.Generator().manual_seed(seed)))
-    perturbed = perturb(chance(seed, "calibration"), rig.cameras, depth, rig.distance, largest)
+    perturbed = perturb(generator(seed, "calibration"), rig.cameras, depth, rig.distance, largest)
     assert torch.equal(perturbed.cameras.K[0], rig.cameras.K[0])
     assert torch.equal(perturbed.cameras.cam_from_world[0], rig.cameras.cam_from_world[0])
     perturbed.cameras.check()
-    rms = error(rig.cameras, perturbed.cameras, perturbed.bend, depth)
+    rms = error(rig.cameras, perturbed.cameras, perturbed.distortion, depth)
     assert float(rms.max()) <= 1.1 * largest  # measured at other points than drawn
     assert float(rms.min()) > 0
 
 
 @given(st.integers(0, 10_000), st.floats(0.26, 0.9))
-def test_a_source_that_has_walked_past_everything_is_given_as_it_is(seed: int, ahead: float) -> None:
+def test_a_source_that_sees_no_points_stays_true(seed: int, ahead: float) -> None:
     K = torch.tensor([[50.0, 0, 32], [0, 50, 24], [0, 0, 1]], dtype=torch.float64).expand(3, 3, 3)
     pose = torch.eye(4, dtype=torch.float64).repeat(3, 1, 1)
     pose[1, 2, 3], pose[2, 0, 3] = -ahead, 0.02
     true = Camera(K, pose, 64, 48)
-    perturbed = perturb(chance(seed), true, torch.full((48, 64), 0.25), 1.0, 0.7)
+    perturbed = perturb(generator(seed), true, torch.full((48, 64), 0.25), 1.0, 0.7)
     perturbed.cameras.check()
     assert torch.equal(perturbed.cameras.K[1], K[1]) and torch.equal(
         perturbed.cameras.cam_from_world[1], pose[1]
     )
-    assert float(perturbed.bend[0]) == 0
+    assert float(perturbed.distortion[0]) == 0
     assert not torch.equal(perturbed.cameras.cam_from_world[2], pose[2])  # the other one has points before it
 
 
 def test_errors_are_spread_over_the_whole_bound() -> None:
     worst = []
     for seed in range(40):
-        rig = draw_rig(chance(seed), "table", LAYOUT, 3, 160, 128)
+        rig = draw_rig(generator(seed), "table", LAYOUT, 3, 160, 128)
         depth = torch.full((128, 160), rig.distance)
-        perturbed = perturb(chance(seed, "calibration"), rig.cameras, depth, rig.distance, 0.7)
-        worst.append(float(error(rig.cameras, perturbed.cameras, perturbed.bend, depth).max()))
+        perturbed = perturb(generator(seed, "calibration"), rig.cameras, depth, rig.distance, 0.7)
+        worst.append(float(error(rig.cameras, perturbed.cameras, perturbed.distortion, depth).max()))
     assert min(worst) < 0.15 and 0.5 < max(worst) < 0.75
 
 
@@ -94,7 +94,7 @@ def config_with(*names: str) -> RenderConfig:
 
 def test_visible_points_are_those_that_the_sources_depth_confirms() -> None:
     scene = make_scene(11, kind="table")
-    cameras = draw_rig(chance(4, 11), "table", scene.layout, 4, 160, 128, True).cameras
+    cameras = draw_rig(generator(4, 11), "table", scene.layout, 4, 160, 128, True).cameras
     depth, _ = render_depth(scene, cameras)
     surfaces = torch.where(depth > 0, depth, torch.inf)
     visible = visible_in_sources(cameras, depth[0], surfaces)

@@ -27,11 +27,11 @@ from gbinet.render import (
     validation_samples,
 )
 from gbinet.render.alter import altered
-from gbinet.render.chance import chance
 from gbinet.render.difficulties import NAMES, OF_SAMPLES, OF_SCENES
 from gbinet.render.props import Store
 from gbinet.render.rig import Habits, draw_rig, widened
 from gbinet.render.scenery import Draft, Layout, Material, Part, look_at
+from gbinet.render.seeding import generator
 from gbinet.render.sensor import IDEAL, expose
 from gbinet.render.shapes import pose, quad
 from gbinet.render.texture import make_texture
@@ -66,7 +66,7 @@ def plain(plain_scene: RenderScene) -> Sample:
 # ---- the old distribution ----------------------------------------------------------------------------------
 
 
-def test_the_old_validation_set_is_what_it_was() -> None:
+def test_the_validation_set_is_pinned() -> None:
     """Numbers of the first scene as it was before there were difficulties."""
     sample = next(validation_samples("free", size=(160, 128), scenes=1))
     found = [float(sample.images.mean()), float(sample.images.std()), float(sample.depth.mean())]
@@ -74,7 +74,9 @@ def test_the_old_validation_set_is_what_it_was() -> None:
     torch.testing.assert_close(torch.tensor(found), torch.tensor(PINNED), rtol=1e-4, atol=1e-3)
 
 
-def test_share_of_life_is_kept_and_the_rest_stays_like_dtu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_share_of_difficult_scenes_is_kept_and_the_rest_is_like_dtu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[tuple[str | None, Difficulties | None]] = []
 
     def note(seed: int, library: object, kind: str | None, device: object, hard: Difficulties | None) -> None:
@@ -117,7 +119,7 @@ def test_what_is_drawn_does_not_depend_on_the_other_difficulties(seed: int, name
     assert (name in among_all) == expected
 
 
-def test_a_sample_that_goes_forward_is_not_called_wide(plain_scene: RenderScene) -> None:
+def test_a_sample_that_goes_forward_is_not_wide(plain_scene: RenderScene) -> None:
     both = sample_with("wide", "forward", scene=plain_scene)
     alone = sample_with("forward", scene=plain_scene)
     assert both.difficulties == alone.difficulties == ("forward",)
@@ -137,7 +139,7 @@ def test_samples_with_difficulties_follow_from_their_number() -> None:
 
 @pytest.fixture(scope="module")
 def room() -> tuple[Draft, Store]:
-    rng = chance(7)
+    rng = generator(7)
     store = Store(rng, None, torch.device("cpu"))
     return KINDS["room"](rng, store), store
 
@@ -187,7 +189,7 @@ def test_cameras_stay_before_the_walls_of_a_table(quarter: int, distance: float)
     turned = wall.moved(pose(0, 0, 0, quarter * np.pi / 2, 0, 1))
     material = Material(make_texture(torch.zeros(3, 4, 4)))
     draft = Draft([Part(turned, material, "wall")], [], ((1, 1, 1), (1, 1, 1)), material.texture, LAYOUT)
-    space = altered(draft, "table", 0, {}, Store(chance(0), None, torch.device("cpu"))).layout
+    space = altered(draft, "table", 0, {}, Store(generator(0), None, torch.device("cpu"))).layout
     before, after = np.concatenate([LAYOUT.low, LAYOUT.high]), np.concatenate([space.low, space.high])
     moved = np.flatnonzero(np.abs(after - before) > 1e-6)
     assert len(moved) == 1 and abs(abs(after[moved[0]]) - (distance - 0.05)) < 1e-4
@@ -214,7 +216,7 @@ def test_behind_an_open_background_there_is_no_depth() -> None:
 @pytest.mark.parametrize("name", list(THIN_SHAPES))
 def test_thin_shapes_are_thin_and_sound(name: str) -> None:
     for seed in range(3):
-        mesh = THIN_SHAPES[name](chance(seed, name))
+        mesh = THIN_SHAPES[name](generator(seed, name))
         assert int(mesh.faces.min()) >= 0 and int(mesh.faces.max()) < len(mesh.positions)
         assert bool(torch.isfinite(mesh.positions).all())
         assert float((mesh.normals.norm(dim=-1) - 1).abs().max()) < 1e-3
@@ -241,25 +243,25 @@ def test_photos_change_and_geometry_does_not(name: str, plain: Sample, plain_sce
 
 def test_dim_photos_are_darker_and_moved_ones_smoother() -> None:
     light = torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    clean = expose(light, chance(1), IDEAL)
-    dim = expose(light, chance(1), replace(IDEAL, dim=0.05))
+    clean = expose(light, generator(1), IDEAL)
+    dim = expose(light, generator(1), replace(IDEAL, dim=0.05))
     assert bool((dim.mean((1, 2, 3)) < 0.9 * clean.mean((1, 2, 3))).all())
-    moved, blurred = (expose(light, chance(1), replace(IDEAL, **{k: 5.0})) for k in ("motion", "defocus"))
+    moved, blurred = (expose(light, generator(1), replace(IDEAL, **{k: 5.0})) for k in ("motion", "defocus"))
     for image in (moved, blurred):
         steps = image.diff(dim=-1).abs().mean((1, 2, 3)) / clean.diff(dim=-1).abs().mean((1, 2, 3))
         assert float(steps.min()) < 0.6 and float(steps.max()) < 1.01
     flat = torch.full((2, 3, 32, 32), 0.3)
     for given_ in ({"motion": 5.0}, {"defocus": 3.0}):  # light is spread, not lost
-        same = expose(flat, chance(2), replace(IDEAL, **given_))
-        torch.testing.assert_close(same, expose(flat, chance(2), IDEAL))
+        same = expose(flat, generator(2), replace(IDEAL, **given_))
+        torch.testing.assert_close(same, expose(flat, generator(2), IDEAL))
 
 
 def test_what_is_in_focus_stays_sharp() -> None:
     light = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     depth = torch.full((1, 64, 64), 2.0)
     depth[..., :20] = 20.0
-    sharp = expose(light, chance(1), IDEAL)
-    image = expose(light, chance(1), replace(IDEAL, defocus=4.0), depth)
+    sharp = expose(light, generator(1), IDEAL)
+    image = expose(light, generator(1), replace(IDEAL, defocus=4.0), depth)
     torch.testing.assert_close(image[..., 20:], sharp[..., 20:])
     assert float(image[..., :20].diff(dim=-1).abs().mean()) < 0.7 * float(
         sharp[..., :20].diff(dim=-1).abs().mean()
@@ -273,9 +275,9 @@ def test_a_view_of_nothing_is_out_of_focus_and_changes_no_other() -> None:
     empty = near.clone()
     empty[1] = torch.inf
     blur = replace(IDEAL, defocus=2.5)
-    image = expose(light, chance(0), blur, empty)
-    torch.testing.assert_close(image[1], expose(light, chance(0), blur)[1])
-    assert torch.equal(image[0], expose(light, chance(0), blur, near)[0])
+    image = expose(light, generator(0), blur, empty)
+    torch.testing.assert_close(image[1], expose(light, generator(0), blur)[1])
+    assert torch.equal(image[0], expose(light, generator(0), blur, near)[0])
 
 
 # ---- of cameras --------------------------------------------------------------------------------------------
@@ -285,7 +287,7 @@ def test_a_view_of_nothing_is_out_of_focus_and_changes_no_other() -> None:
 @given(seed=st.integers(0, 10_000))
 def test_cameras_are_placed_as_their_difficulty_says(seed: int) -> None:
     def rig(**habits: float):  # type: ignore[no-untyped-def]
-        return draw_rig(chance(seed), "table", LAYOUT, 5, 64, 48, None, Habits(**habits))
+        return draw_rig(generator(seed), "table", LAYOUT, 5, 64, 48, None, Habits(**habits))
 
     usual, turned = rig().cameras, rig(roll=1.0).cameras
     torch.testing.assert_close(usual.centre, turned.centre)
@@ -314,7 +316,7 @@ def test_cameras_are_placed_as_their_difficulty_says(seed: int) -> None:
 @given(st.integers(0, 10_000), st.floats(0.1, 100), st.floats(1.05, 40), st.floats(2, 50))
 def test_ranges_get_wider_and_not_too_wide(seed: int, near: float, ratio: float, largest: float) -> None:
     limits = torch.tensor([near, near * ratio])
-    wide = widened(chance(seed), limits, largest)
+    wide = widened(generator(seed), limits, largest)
     assert float(wide[0]) <= near * 1.0001 and float(wide[1]) >= near * ratio * 0.9999
     assert float(wide[1] / wide[0]) <= max(ratio, largest) * 1.001
 

@@ -1,4 +1,4 @@
-"""Depth against closed forms, watertight meshes, and the fast twins in Triton's interpreter."""
+"""Depth against closed forms, watertight meshes, and the kernels in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from gbinet.camera import Camera
 from gbinet.render import RenderScene, render_depth, shapes
-from gbinet.render.chance import chance
 from gbinet.render.mesh import Mesh
 from gbinet.render.paint import paint
 from gbinet.render.rasterise import EMPTY, face_index, visible_keys
 from gbinet.render.scenery import Draft, Layout, Light, Material, Part, assemble, look_at
+from gbinet.render.seeding import generator
 
 
 def scene_of(*meshes: Mesh) -> RenderScene:
     """Meshes in one plain material under one lamp."""
-    texture = paint(chance(1), "noise", 64)
+    texture = paint(generator(1), "noise", 64)
     layout = Layout(np.zeros(3), 1.0, np.zeros((0, 4)), -np.ones(3), np.ones(3), 0.1)
     lamp = Light((1.0, 2.0, 6.0), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), 2.0)
     parts = [Part(mesh, Material(texture)) for mesh in meshes]
@@ -92,7 +92,7 @@ def test_sphere_and_box_have_the_depth_of_the_closed_form() -> None:
 
 def test_closed_meshes_have_no_cracks() -> None:
     """From inside a fine ball every pixel sees it."""
-    ball = shapes.blob(chance(5), 64)
+    ball = shapes.blob(generator(5), 64)
     camera = camera_at([0.05, 0.02, 0.45], [0.3, 0.4, 0.5], focal=40.0)
     keys = visible_keys(ball.positions, ball.faces, camera)
     assert bool((keys != EMPTY).all())
@@ -100,7 +100,7 @@ def test_closed_meshes_have_no_cracks() -> None:
 
 def test_nearer_wins_in_any_order() -> None:
     camera = camera_at([0.0, 0.3, 2.0], [0, 0, 0])
-    mesh = shapes.tower(chance(3))
+    mesh = shapes.tower(generator(3))
     keys = visible_keys(mesh.positions, mesh.faces, camera)
     order = torch.randperm(len(mesh.faces), generator=torch.Generator().manual_seed(0))
     shuffled = visible_keys(mesh.positions, mesh.faces[order], camera)
@@ -118,7 +118,7 @@ def test_broken_vertices_and_empty_scenes_are_skipped() -> None:
     assert bool((visible_keys(good.positions, good.faces[:0], camera) == EMPTY).all())
 
 
-def test_fast_twins_equal_the_plain_code() -> None:
+def test_kernels_equal_the_plain_code() -> None:
     """In Triton's interpreter, which needs no GPU but must be chosen before triton is imported."""
     pytest.importorskip("triton")
     script = Path(__file__).with_name("interpret_kernels.py")

@@ -23,9 +23,9 @@ from gbinet.render import (
     render,
     validation_samples,
 )
-from gbinet.render.chance import chance, hash_uniform
 from gbinet.render.paint import PAINTERS, paint
 from gbinet.render.rig import depth_range, draw_rig
+from gbinet.render.seeding import generator, hash_uniform
 from gbinet.render.sensor import IDEAL, SensorConfig, expose
 from gbinet.render.shapes import SHAPES
 from gbinet.render.texture import TexturePack, make_texture, sample
@@ -52,9 +52,11 @@ def looked_up(values: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
 def pair(request: pytest.FixtureRequest) -> tuple[torch.Tensor, torch.Tensor, Camera]:
     """Ideal images [2, 3, H, W], depths [2, H, W] and cameras of a matt scene."""
     scene = matt(make_scene(11, kind=request.param))
-    rig = draw_rig(chance(4, 11), request.param, scene.layout, 2, 192, 144, dtu_like=request.param == "table")
+    rig = draw_rig(
+        generator(4, 11), request.param, scene.layout, 2, 192, 144, dtu_like=request.param == "table"
+    )
     rendering = render(scene, rig.cameras)
-    images = expose(rendering.images, chance(1), IDEAL)
+    images = expose(rendering.images, generator(1), IDEAL)
     return images, rendering.depth.double(), rig.cameras
 
 
@@ -107,10 +109,10 @@ def test_warped_source_looks_like_the_reference_where_detail_is_as_fine_as_pixel
     """Neighbouring pixels of these scenes differ by 9 to 15 / 255, so that bilinear look-up alone is off by
     more than 3 / 255. Averaging a pixel's area in a source of four times the size is not."""
     scene = matt(make_scene(seed, kind=kind))
-    cameras = draw_rig(chance(4, seed), kind, scene.layout, 2, 320, 256).cameras
+    cameras = draw_rig(generator(4, seed), kind, scene.layout, 2, 320, 256).cameras
     depth = render(scene, cameras).depth.double()
     chosen, place, _, _ = matches(depth, cameras)
-    fine = expose(render(scene, cameras.resized(1280, 1024)).images, chance(1), IDEAL)
+    fine = expose(render(scene, cameras.resized(1280, 1024)).images, generator(1), IDEAL)
     reference = F.avg_pool2d(fine, 4)[0].reshape(3, -1)[:, chosen]
     averaged = F.avg_pool2d(F.pad(fine[1:], (2, 2, 2, 2), mode="replicate"), 5, 1)[0]
     difference = (looked_up(averaged, place * 4) - reference).abs()
@@ -161,7 +163,7 @@ def test_scenes_of_every_kind_show_something(kind: str) -> None:
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_shapes_are_sound(name: str) -> None:
     for seed in range(3):
-        mesh = SHAPES[name](chance(seed, name))
+        mesh = SHAPES[name](generator(seed, name))
         assert int(mesh.faces.min()) >= 0 and int(mesh.faces.max()) < len(mesh.positions)
         assert len(mesh.uv) == len(mesh.normals) == len(mesh.positions)
         corners = mesh.positions[mesh.faces]
@@ -175,11 +177,11 @@ def test_shapes_are_sound(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(PAINTERS))
 def test_textures_are_sound(name: str) -> None:
-    one, two = (paint(chance(seed, name), name, 128).texels.float() for seed in (1, 2))
+    one, two = (paint(generator(seed, name), name, 128).texels.float() for seed in (1, 2))
     assert len(one) == sum(4**k for k in range(8))
     assert float(one[: 128 * 128, :3].std()) > (0.2 if name == "blank" else 1)
     assert not torch.equal(one, two)
-    assert torch.equal(one, paint(chance(1, name), name, 128).texels.float())
+    assert torch.equal(one, paint(generator(1, name), name, 128).texels.float())
 
 
 def test_texture_rows_run_from_the_top() -> None:
@@ -209,26 +211,26 @@ def test_rigs_are_usable(seed: int, kind: str) -> None:
     from gbinet.render.scenery import Layout
 
     space = Layout(layout[0], layout[1], np.zeros((0, 4)), np.array(layout[2]), np.array(layout[3]), 0.1)
-    rig = draw_rig(chance(seed), kind, space, 5, 160, 128)
+    rig = draw_rig(generator(seed), kind, space, 5, 160, 128)
     rig.cameras.check()
     centres = rig.cameras.centre
     baselines = (centres[1:] - centres[0]).norm(dim=-1) / rig.distance
     assert 0.01 < float(baselines.max()) < 1.0
     flat = torch.full((32, 40), rig.distance)
-    near, far = depth_range(chance(seed, "range"), flat, rig).tolist()
+    near, far = depth_range(generator(seed, "range"), flat, rig).tolist()
     assert 0 < near < far and math.isfinite(far)
-    nothing = depth_range(chance(seed, "range"), torch.zeros(32, 40), rig).tolist()
+    nothing = depth_range(generator(seed, "range"), torch.zeros(32, 40), rig).tolist()
     assert 0 < nothing[0] < nothing[1] < math.inf
 
 
 def test_sensor_changes_little_and_ideal_nothing() -> None:
     light = torch.rand(2, 3, 33, 41, generator=torch.Generator().manual_seed(0)) * 0.5 + 0.1
-    clean = expose(light, chance(2), IDEAL)
-    assert torch.equal(clean[0], expose(light, chance(2), IDEAL)[0])
-    photo = expose(light, chance(2), SensorConfig())
+    clean = expose(light, generator(2), IDEAL)
+    assert torch.equal(clean[0], expose(light, generator(2), IDEAL)[0])
+    photo = expose(light, generator(2), SensorConfig())
     assert photo.shape == clean.shape
     assert 0 < float((photo - clean).abs().mean()) < 0.2
-    assert torch.equal(photo, expose(light, chance(2), SensorConfig()))
+    assert torch.equal(photo, expose(light, generator(2), SensorConfig()))
     draws = hash_uniform((1 << 16,), 7, "cpu")
     assert abs(float(draws.mean()) - 0.5) < 0.01 and abs(float(draws.std()) - 12**-0.5) < 0.01
 

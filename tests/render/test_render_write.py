@@ -45,7 +45,7 @@ def test_written_scenes_are_read_back(
     assert "other settings" in capsys.readouterr().err
 
 
-def test_bad_wishes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_configurations_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", str(tmp_path / "a"), "--size", "big"]) == 2
     assert "WIDTHxHEIGHT" in capsys.readouterr().err
     assert main(["render", str(tmp_path / "b"), "--assets", str(tmp_path / "none"), *OPTIONS]) == 2

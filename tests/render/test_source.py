@@ -45,7 +45,7 @@ def test_scenes_built_ahead_are_those_built_in_time() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_processes_that_take_turns_build_no_scene_in_vain(rank: int) -> None:
+def test_processes_that_take_turns_build_no_unused_scene(rank: int) -> None:
     source = RenderedSource(CONFIG, stride=2)
     source.make_ahead = True
     built = watch(source)

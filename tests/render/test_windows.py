@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gbinet.errors import InputError
-from gbinet.render.chance import chance
 from gbinet.render.rig import draw_rig, draw_windows
 from gbinet.render.scenery import Layout
+from gbinet.render.seeding import generator
 from gbinet.render.source import RenderConfig, RenderedSource
 
 LAYOUT = Layout(np.zeros(3), 0.2, np.zeros((0, 4)), -np.ones(3) * 3, np.ones(3) * 3, 0.1)
@@ -20,8 +20,8 @@ LAYOUT = Layout(np.zeros(3), 0.2, np.zeros((0, 4)), -np.ones(3) * 3, np.ones(3) 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), largest=st.floats(1.01, 6.0))
 def test_reference_is_a_window_of_the_large_image(seed: int, largest: float) -> None:
-    rig = draw_rig(chance(seed), "table", LAYOUT, 4, 80, 64, True)
-    window = draw_windows(chance(seed, "zoom"), rig, largest)
+    rig = draw_rig(generator(seed), "table", LAYOUT, 4, 80, 64, True)
+    window = draw_windows(generator(seed, "zoom"), rig, largest)
     before, after = rig.cameras.K[0], window.cameras.K[0]
     factor = float(after[0, 0] / before[0, 0])
     assert 1 <= factor <= largest * (1 + 1e-9)
@@ -35,8 +35,8 @@ def test_reference_is_a_window_of_the_large_image(seed: int, largest: float) -> 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_sources_show_what_the_reference_shows(seed: int) -> None:
-    rig = draw_rig(chance(seed), "table", LAYOUT, 4, 80, 64, True)
-    cameras = draw_windows(chance(seed, "zoom"), rig, 3.0).cameras
+    rig = draw_rig(generator(seed), "table", LAYOUT, 4, 80, 64, True)
+    cameras = draw_windows(generator(seed, "zoom"), rig, 3.0).cameras
     middle = torch.tensor([40.0, 32.0, 1.0], dtype=torch.float64)
     R, t = cameras.cam_from_world[:, :3, :3], cameras.cam_from_world[:, :3, 3]
     point = R[0].T @ (torch.linalg.inv(cameras.K[0]) @ middle * rig.distance - t[0])
@@ -48,9 +48,9 @@ def test_sources_show_what_the_reference_shows(seed: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), sizes=st.floats(1.01, 4.0), zoom=st.sampled_from([1.0, 3.0]))
 def test_sources_of_other_sizes_differ_in_scale_alone(seed: int, sizes: float, zoom: float) -> None:
-    rig = draw_rig(chance(seed), "table", LAYOUT, 4, 80, 64, True)
-    same = draw_windows(chance(seed, "zoom"), rig, zoom).cameras
-    other = draw_windows(chance(seed, "zoom"), rig, zoom, sizes=sizes).cameras
+    rig = draw_rig(generator(seed), "table", LAYOUT, 4, 80, 64, True)
+    same = draw_windows(generator(seed, "zoom"), rig, zoom).cameras
+    other = draw_windows(generator(seed, "zoom"), rig, zoom, sizes=sizes).cameras
     assert torch.equal(same.cam_from_world, other.cam_from_world) and torch.equal(same.K[0], other.K[0])
     scale = other.K[1:, :2, :2] / same.K[1:, :2, :2].where(same.K[1:, :2, :2] != 0, 1.0)
     assert torch.allclose(scale[:, 0, 0], scale[:, 1, 1])

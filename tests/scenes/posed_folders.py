@@ -1,4 +1,4 @@
-"""Small folders of posed photos in every shape, written with nothing of ours but images."""
+"""Small folders of posed photos in every shape, written without the code under test; and laws of scenes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
+
+from gbinet.formats.image import image_size, read_mask
+from gbinet.scene import Scene
 
 WIDTH, HEIGHT = 64, 48
 K = np.array([[60.0, 0, 31], [0, 61, 25], [0, 0, 1]])
@@ -168,3 +172,16 @@ def dtu_training(root: Path, scans: list[int], views: int = 3, *, small: bool = 
                 depths / f"depth_visual_{view:04d}.png"
             )
     return root
+
+
+def check(scene: Scene) -> None:
+    """Assert what holds for every loaded scene."""
+    assert len({view.name for view in scene.views}) == len(scene.views)
+    for index, view in enumerate(scene.views):
+        assert view.camera.K.dtype == view.camera.cam_from_world.dtype == torch.float64
+        assert image_size(view.image_path) == (view.camera.width, view.camera.height)
+        assert view.depth_range is not None and view.sources
+        assert index not in {s.index for s in view.sources}
+        assert [s.score for s in view.sources] == sorted((s.score for s in view.sources), reverse=True)
+        if view.mask_path is not None:
+            read_mask(view.mask_path, (view.camera.width, view.camera.height))

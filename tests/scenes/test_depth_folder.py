@@ -18,7 +18,7 @@ from gbinet.depthmap import DepthMap
 from gbinet.errors import SceneError
 from gbinet.evaluation.depth_scene import find_pairs
 from gbinet.formats.depth_files import depth_files_in, write_depth, write_depth_map
-from gbinet.georeference.similarity import Similarity, moved_scene
+from gbinet.georeference.similarity import Similarity, transformed_scene
 from gbinet.scene import Scene
 from gbinet.scenes.depth_folder import DepthFolder, maps_folder
 from gbinet.scenes.kinds import write_scene
@@ -82,7 +82,7 @@ def test_ours_come_before_those_of_others_and_geometric_before_photometric(tmp_p
     assert found == {"a": "a.npz", "b": "b.jpg.geometric.bin", "c.d": "c.d.pfm"}
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SceneError, match="no such folder"):
         maps_folder(tmp_path / "nothing")
 
@@ -97,7 +97,7 @@ def test_a_depth_map_in_another_unit_is_not_mixed_with_the_scene(
     depth = torch.full((view.camera.height, view.camera.width), 2.0)
     write_depth_map(tmp_path / f"{view.name}.npz", DepthMap(depth, view.camera))
     assert DepthFolder(scene, tmp_path).load(0) is not None
-    moved = moved_scene(scene, Similarity(unit, np.eye(3), np.zeros(3)))
+    moved = transformed_scene(scene, Similarity(unit, np.eye(3), np.zeros(3)))
     with pytest.raises(SceneError, match="another camera"):
         DepthFolder(moved, tmp_path).load(0)
 

@@ -66,7 +66,7 @@ def test_without_openexr_the_error_names_it(tmp_path, monkeypatch):
 def test_a_depth_far_outside_the_ranges_asks_for_exr(tmp_path, plane_scene):
     scene, depth_maps = plane_scene
     far = [replace(depth_map, depth=1e4 * depth_map.depth) for depth_map in depth_maps]
-    with pytest.raises(InputError, match="--to depth-exr"):
+    with pytest.raises(InputError, match="choose depth-exr"):
         write_scene(scene, tmp_path / "png", "depth-png", zip(scene.views, far, strict=True))
     assert not list((tmp_path / "png").glob("*.png"))
     write_scene(scene, tmp_path / "exr", "depth-exr", zip(scene.views, far, strict=True))

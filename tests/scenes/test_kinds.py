@@ -19,7 +19,7 @@ from gbinet.errors import SceneError
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.scenes import kinds, load_scene
-from gbinet.scenes.kind import DepthMaps, Kind, Reading, Writer
+from gbinet.scenes.kind import DepthMaps, Kind, ReadOptions, Writer
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -31,7 +31,7 @@ def recognise(folder: Path) -> bool:
     return (folder / "signpost.json").is_file()
 
 
-def read(folder: Path, reading: Reading) -> Scene:
+def read(folder: Path, options: ReadOptions) -> Scene:
     target = json.loads((folder / "signpost.json").read_text())
     return replace(load_scene(target), kind="signpost", root=folder)
 
@@ -137,7 +137,5 @@ def test_the_pages_list_every_kind_and_every_format() -> None:
         cells = [line.split("|")[1] for line in part.splitlines() if line.startswith("|")]
         return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
-    assert first_cells("scenes.md", "## Shapes of folders") == {
-        kind.name for kind in kinds.KINDS if kind.read
-    }
+    assert first_cells("scenes.md", "## Folder layouts") == {kind.name for kind in kinds.KINDS if kind.read}
     assert first_cells("formats.md", "## Converting") - {"--to"} == set(kinds.writers())

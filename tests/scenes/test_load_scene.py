@@ -14,9 +14,9 @@ from PIL import Image
 
 import gbinet
 from gbinet.camera import Camera
-from gbinet.errors import FormatError, GBiNetError, SceneError
-from gbinet.formats.image import image_size, read_image, read_mask
-from gbinet.scene import DepthRange, Scene
+from gbinet.errors import GBiNetError, SceneError
+from gbinet.formats.image import read_image, read_mask
+from gbinet.scene import DepthRange
 from gbinet.scenes import list_photos, load_scene
 from gbinet.scenes.posed import unique_names
 
@@ -29,23 +29,10 @@ SHAPES: dict[str, Callable[[Path], Path]] = {
 }
 
 
-def check(scene: Scene) -> None:
-    """What holds for every scene."""
-    assert len({view.name for view in scene.views}) == len(scene.views)
-    for index, view in enumerate(scene.views):
-        assert view.camera.K.dtype == view.camera.cam_from_world.dtype == torch.float64
-        assert image_size(view.image_path) == (view.camera.width, view.camera.height)
-        assert view.depth_range is not None and view.sources
-        assert index not in {s.index for s in view.sources}
-        assert [s.score for s in view.sources] == sorted((s.score for s in view.sources), reverse=True)
-        if view.mask_path is not None:
-            read_mask(view.mask_path, (view.camera.width, view.camera.height))
-
-
 @pytest.mark.parametrize("kind", SHAPES)
 def test_every_shape_is_recognised_and_gives_the_same_cameras(kind: str, tmp_path: Path) -> None:
     scene = load_scene(SHAPES[kind](tmp_path / "my scene"))
-    check(scene)
+    folders.check(scene)
     assert (scene.kind, scene.name, scene.root) == (kind, "my scene", tmp_path / "my scene")
     assert load_scene(str(tmp_path / "my scene"), kind=kind).kind == kind
     for index, view in enumerate(scene.views):
@@ -65,121 +52,13 @@ def test_public_name() -> None:
     assert gbinet.load_scene is load_scene
 
 
-# ---- MVSNet ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("tail", "expected"),
-    [
-        ("425 2.5", DepthRange(425, 935)),
-        ("2 0.02 100", DepthRange(2, 2 + 0.02 * 99)),
-        ("2 0.02 100 9", DepthRange(2, 9)),
-        ("2 9", DepthRange(2, 9)),
-    ],
-)
-def test_ranges_of_cam_files(tail: str, expected: DepthRange, tmp_path: Path) -> None:
-    view = load_scene(folders.mvsnet(tmp_path, tail=tail)).views[0]
-    assert view.depth_range is not None
-    found = (view.depth_range.near, view.depth_range.far)
-    assert found == pytest.approx((expected.near, expected.far))
-
-
-@pytest.mark.parametrize("spelling", [".", "images/.."])
-def test_the_folder_has_its_name_however_it_is_spelt(
-    spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = folders.mvsnet(tmp_path / "Horse", tail="2.0 0.1")
-    monkeypatch.chdir(folder)
-    here = load_scene(spelling)
-    assert here.name == "Horse"
-    assert here.views[0].depth_range == load_scene(folder).views[0].depth_range == DepthRange(2.0, 27.5)
-
-
-def test_interval_scale_stretches_only_two_number_tails(tmp_path: Path) -> None:
-    scene = load_scene(folders.mvsnet(tmp_path / "a", tail="425 2.5"), interval_scale=1.0)
-    assert scene.views[0].depth_range == DepthRange(425, 425 + 2.5 * 255)
-    scene = load_scene(folders.mvsnet(tmp_path / "b", tail="425 2.5 256 900"), interval_scale=1.0)
-    assert scene.views[0].depth_range == DepthRange(425, 900)
-
-
-def test_unusable_range_in_a_cam_file_is_replaced_and_said(tmp_path: Path) -> None:
-    scene = load_scene(folders.mvsnet(tmp_path, tail="-0.5 0.02 100 9"))
-    check(scene)
-    assert any("unusable" in w for w in scene.warnings) and any("guess" in w for w in scene.warnings)
-    view = scene.views[0]
-    assert view.depth_range is not None and view.depth_range.near < 4 < view.depth_range.far
-
-
-def test_short_range_cameras_win(tmp_path: Path) -> None:
-    folders.mvsnet(tmp_path, tail="1 100")
-    (tmp_path / "cams").rename(tmp_path / "cams_long")
-    folders.mvsnet(tmp_path, tail="2 8", cams="cams_1")
-    (tmp_path / "cams_long").rename(tmp_path / "cams")
-    assert load_scene(tmp_path).views[0].depth_range == DepthRange(2, 8)
-
-
-def test_without_pair_file_views_are_ranked_by_geometry(tmp_path: Path) -> None:
-    scene = load_scene(folders.mvsnet(tmp_path, pairs=False))
-    check(scene)
-    assert len(scene.views[0].sources) == 3
-
-
-def test_missing_and_broken_images_cost_only_their_views(tmp_path: Path) -> None:
-    folders.mvsnet(tmp_path, count=5)
-    (tmp_path / "images" / "00000001.png").unlink()
-    (tmp_path / "images" / "00000003.png").write_bytes(b"not an image")
-    scene = load_scene(tmp_path)
-    check(scene)
-    assert [v.name for v in scene.views] == ["00000000", "00000002", "00000004"]
-    assert {s.index for s in scene.views[0].sources} == {1, 2}
-    assert len(scene.warnings) == 3  # the camera without image, the broken image, pair.txt
-
-
-def test_images_resized_without_their_cameras_are_noticed(tmp_path: Path) -> None:
-    folders.mvsnet(tmp_path)
-    assert load_scene(tmp_path).warnings == ()
-    for path in (tmp_path / "images").iterdir():
-        image = Image.open(path)
-        image.resize((image.width // 2, image.height // 2)).save(path)
-    (warning,) = load_scene(tmp_path).warnings
-    assert "4 of 4" in warning and "resized" in warning
-
-
-def test_photos_that_were_all_taken_from_one_place_are_noticed(tmp_path: Path) -> None:
-    """Their coverage is 100 %, and nothing else speaks against them."""
-    folders.mvsnet(tmp_path)
-    cams = sorted((tmp_path / "cams").iterdir())
-    for path in cams[1:]:
-        path.write_bytes(cams[0].read_bytes())
-    (warning,) = load_scene(tmp_path).warnings
-    assert "all sources of 4 of 4 views were taken where these were" in warning
-    cams[3].write_text(folders.cam_text(3, "2.0 0.02"))  # one from elsewhere is enough
-    assert load_scene(tmp_path).warnings == ()
-
-
-def test_masks_that_fit_no_image_are_said(tmp_path: Path) -> None:
-    folders.mvsnet(tmp_path / "scene")
-    (tmp_path / "mine").mkdir()
-    Image.new("L", (64, 48), 255).save(tmp_path / "mine" / "00000001.png")
-    (warning,) = load_scene(tmp_path / "scene", masks=tmp_path / "mine").warnings
-    assert "no mask for 3 of 4 views (first: 00000000)" in warning
-
-
-def test_broken_camera_is_named(tmp_path: Path) -> None:
-    folders.mvsnet(tmp_path)
-    path = tmp_path / "cams" / "00000002_cam.txt"
-    path.write_text(path.read_text().replace("60.0 0.0", "-60.0 0.0"))
-    with pytest.raises(FormatError, match=r"00000002_cam\.txt.*focal length"):
-        load_scene(tmp_path)
-
-
 # ---- COLMAP ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["sparse/0", "sparse", ".", "colmap/sparse/0"])
 def test_places_of_a_colmap_model(place: str, tmp_path: Path) -> None:
     scene = load_scene(folders.colmap(tmp_path, place=place))
-    check(scene)
+    folders.check(scene)
     assert scene.kind == "colmap" and scene.points is not None and len(scene.points.xyz) == 200
     assert scene.warnings == ()
     view = scene.views[0]
@@ -202,14 +81,14 @@ def test_a_missing_photo_costs_only_its_view(tmp_path: Path) -> None:
     folders.colmap(tmp_path)
     (tmp_path / "images" / "photo_00.png").unlink()  # the first one, which the folder is known by
     scene = load_scene(tmp_path)
-    check(scene)
+    folders.check(scene)
     assert len(scene.views) == 3 and "photo_00.png" in scene.warnings[0]
 
 
 def test_resized_copies_scale_the_camera(tmp_path: Path) -> None:
     folders.colmap(tmp_path, camera=(1, [120.0, 122.0, 62.0, 50.0]), size=(128, 96))
     scene = load_scene(tmp_path)
-    check(scene)
+    folders.check(scene)
     assert np.allclose(scene.views[0].camera.K.numpy(), folders.K)
     assert any("resized" in w for w in scene.warnings)
     folders.colmap(tmp_path / "wrong", size=(100, 100))
@@ -257,7 +136,7 @@ def test_cameras_follow_exif_orientation(kind: str, orientation: int, masked: bo
         for stem, pixels in stored_pixels.items():
             Image.fromarray(pixels[..., 0] > 128).save(tmp_path / "masks" / f"{stem}.png")
     scene = load_scene(tmp_path)
-    check(scene)
+    folders.check(scene)
     for index, view in enumerate(scene.views):
         stored = Camera(torch.from_numpy(folders.K), torch.from_numpy(folders.cam_from_world(index)), 64, 48)
         there, depth = stored.project(CORNERS)
@@ -275,7 +154,7 @@ def test_a_camera_made_for_the_upright_image_stays(tmp_path: Path) -> None:
     folders.colmap(tmp_path, camera=(1, [60.0, 61.0, 25.0, 31.0]), size=(48, 64))
     rotate_all(tmp_path / "images", 6)
     scene = load_scene(tmp_path)
-    check(scene)
+    folders.check(scene)
     assert (scene.views[0].camera.width, scene.views[0].camera.height) == (48, 64)
     assert np.array_equal(scene.views[0].camera.K.numpy(), [[60, 0, 25], [0, 61, 31], [0, 0, 1]])
 
@@ -294,7 +173,7 @@ def test_masks_are_found(name: str, tmp_path: Path) -> None:
         target.parent.mkdir(exist_ok=True)
         Image.fromarray(np.full((48, 64), 255, np.uint8)).save(target)
     scene = load_scene(tmp_path)
-    check(scene)
+    folders.check(scene)
     assert len(scene.views) == 4 and all(view.mask_path is not None for view in scene.views)
 
 
@@ -314,7 +193,7 @@ def test_alpha_is_the_mask(tmp_path: Path) -> None:
             image.putalpha(255)
             image.save(path)
     scene = load_scene(tmp_path)
-    check(scene)
+    folders.check(scene)
     assert all(view.mask_path == view.image_path for view in scene.views)
 
 
@@ -332,7 +211,7 @@ def test_nerfstudio_masks_depth_and_points(tmp_path: Path) -> None:
     header += "".join(f"property float {axis}\n" for axis in "xyz") + "end_header\n"
     (tmp_path / "points.ply").write_text(header + rows + "\n")
     scene = load_scene(tmp_path)
-    check(scene)
+    folders.check(scene)
     first, second = scene.views[:2]
     assert first.mask_path == tmp_path / "m.png" and second.mask_path is None
     assert (first.depth_path, first.depth_scale) == (tmp_path / "d.png", 0.01)
@@ -351,7 +230,7 @@ def test_blender_style_files_name_images_without_suffix(tmp_path: Path) -> None:
         json.dumps({"camera_angle_x": angle, "frames": contents["frames"]})
     )
     scene = load_scene(tmp_path)
-    check(scene)
+    folders.check(scene)
     assert np.allclose(scene.views[0].camera.K.numpy(), [[60, 0, 32], [0, 60, 24], [0, 0, 1]])
 
 
@@ -409,7 +288,7 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
 )
 def test_shared_scenes(shared: Path, name: str, kind: str, views: int, size: tuple[int, int]) -> None:
     scene = load_scene(shared / "scenes" / name)
-    check(scene)
+    folders.check(scene)
     assert (scene.kind, len(scene.views)) == (kind, views)
     assert {(v.camera.width, v.camera.height) for v in scene.views} == {size}
     if name == "dtu_scan37":
@@ -422,13 +301,3 @@ def test_shared_scenes(shared: Path, name: str, kind: str, views: int, size: tup
 def test_shared_photos_need_poses(shared: Path) -> None:
     with pytest.raises(SceneError, match="11 photos"):
         load_scene(shared / "scenes" / "sceaux-castle-photos")
-
-
-def test_a_photo_without_a_camera_is_named(tmp_path: Path) -> None:
-    folder = folders.mvsnet(tmp_path, count=5)
-    gone = sorted((folder / "cams").glob("*_cam.txt"))[3]
-    gone.unlink()
-    scene = load_scene(folder)
-    assert len(scene.views) == 4
-    name = gone.name.removesuffix("_cam.txt")
-    assert any("no camera file" in text and name in text for text in scene.warnings)

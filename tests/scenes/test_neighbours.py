@@ -165,7 +165,7 @@ def test_ranking_by_tracks_without_a_table_of_all_pairs(monkeypatch: pytest.Monk
     )
     cameras = ring(12, 9.0)
     whole = rank_by_tracks(cameras, points, 5)
-    monkeypatch.setattr("gbinet.scenes.neighbours._TABLE", 0)
+    monkeypatch.setattr("gbinet.scenes.neighbours._MAX_TABLE", 0)
     monkeypatch.setattr("gbinet.scenes.neighbours._PAIRS_AT_ONCE", 500)
     parts = rank_by_tracks(cameras, points, 5)
     assert [[s.index for s in row] for row in parts] == [[s.index for s in row] for row in whole]

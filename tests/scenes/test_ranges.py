@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_neighbours import look_at, ring, tracks
 
-from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene
 from gbinet.render.rig import draw_path
+from gbinet.render.seeding import generator
 from gbinet.render.shade import render_depth
 from gbinet.render.sparse import sparse_points
 from gbinet.scene import SparsePoints
@@ -105,7 +105,7 @@ def test_points_that_only_neighbours_see_widen_a_range() -> None:
 )
 def test_few_points_with_gaps_still_give_ranges_that_hold_the_scene(kind: str) -> None:
     scene = make_scene(7, kind=kind)
-    path = draw_path(chance(scene.seed, "path"), scene.kind, scene.layout, 6, 80, 60)
+    path = draw_path(generator(scene.seed, "path"), scene.kind, scene.layout, 6, 80, 60)
     cameras = [path[i] for i in range(6)]
     depths = [render_depth(scene, path[i : i + 1])[0][0] for i in range(6)]
     points = sparse_points(cameras, depths, 100, 0.4, np.random.default_rng(0))

@@ -165,7 +165,7 @@ def test_an_undistorted_photo_follows_the_bytes_of_its_photo(tmp_path: Path) -> 
     def rewritten(image: Path) -> Path:
         undistorter = Undistorter(tmp_path, tmp_path / "cache")
         made, _ = undistorter.rewrite("photo", Photo(image), lens, stored=False)
-        undistorter.remember()
+        undistorter.save_hashes()
         return made.image
 
     first, before = rewritten(path), path.stat()

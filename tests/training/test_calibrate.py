@@ -18,14 +18,14 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.model.geometry import is_right
 from gbinet.render.validation import LIFE_SCENES, SCENES
 from gbinet.training import calibrate as calibration
-from gbinet.training.calibrate import LIKELY, calibrate, fit, held_back, pooled
+from gbinet.training.calibrate import MIN_CONFIDENCE, calibrate, fit, held_back, isotonic
 
 # ---- what is right -----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), off=st.floats(-0.05, 0.05))
-def test_a_depth_is_right_where_the_median_source_shows_it_within_a_pixel(seed: int, off: float) -> None:
+def test_a_depth_is_right_if_its_median_reprojection_error_is_below_a_pixel(seed: int, off: float) -> None:
     batch = PlaneSource(views=4).sample(seed)
     depth = batch.depth * (1 + off)
     reference = batch.cameras[0][0]
@@ -49,11 +49,13 @@ def test_the_truth_is_right_and_nothing_behind_a_source_is() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0.1, 5)), min_size=1, max_size=40))
-def test_pooling_gives_the_nearest_sequence_that_never_falls(pairs: list[tuple[float, float]]) -> None:
+def test_isotonic_regression_gives_the_closest_non_decreasing_sequence(
+    pairs: list[tuple[float, float]],
+) -> None:
     values, weights = (np.array(column) for column in zip(*pairs, strict=True))
-    found = pooled(values, weights)
+    found = isotonic(values, weights)
     assert (np.diff(found) >= 0).all()
-    assert np.allclose(pooled(found, weights), found)
+    assert np.allclose(isotonic(found, weights), found)
     # Of a projection onto a cone: the rest is orthogonal to the result, and at an obtuse angle to the cone.
     rest = weights * (values - found)
     assert abs(rest @ found) < 1e-8
@@ -61,7 +63,7 @@ def test_pooling_gives_the_nearest_sequence_that_never_falls(pairs: list[tuple[f
 
 
 @pytest.mark.parametrize("power", [0.3, 1.0, 3.0])
-def test_a_fitted_confidence_means_what_it_says(power: float) -> None:
+def test_a_fitted_confidence_is_the_share_of_right_pixels(power: float) -> None:
     random = torch.Generator().manual_seed(0)
     said = torch.rand(200_000, generator=random) ** 2
     right = torch.rand(len(said), generator=random) < said**power
@@ -72,7 +74,7 @@ def test_a_fitted_confidence_means_what_it_says(power: float) -> None:
     assert abs(reliability(said[half:], right[half:]).error - after.error) > 0.05 or power == 1.0
 
 
-def test_confidences_that_are_all_alike_get_their_share() -> None:
+def test_equal_confidences_are_mapped_to_their_share() -> None:
     right = torch.arange(100) < 30
     assert float(fit(torch.full((100,), 0.7), right)(torch.tensor(0.7))) == pytest.approx(0.3, abs=1e-6)
     assert float(fit(torch.ones(100), right)(torch.tensor(1.0))) == pytest.approx(0.3, abs=1e-6)
@@ -88,7 +90,7 @@ def test_a_weights_file_is_calibrated(tmp_path: Path, monkeypatch: pytest.Monkey
     seen: list[str] = []
     found = calibrate(path, progress=seen.append)
     loaded = GBiNet.from_pretrained(path)
-    assert len(seen) == 3 and loaded.min_confidence == LIKELY
+    assert len(seen) == 3 and loaded.min_confidence == MIN_CONFIDENCE
     assert loaded.calibration is not None
     assert loaded.calibration.to_dict() == found.calibration.to_dict()
     assert found.after.error < 0.05 < found.before.error
@@ -117,7 +119,7 @@ def test_held_back_scenes_are_others_at_every_size_and_none_is_measured_on() -> 
     assert measured.isdisjoint(small | small_life | large | large_life)
 
 
-def test_only_files_that_can_hold_it_are_calibrated(tmp_path: Path) -> None:
+def test_only_safetensors_files_are_calibrated(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="safetensors"):
         calibrate(tmp_path / "published.ckpt")
     with pytest.raises(InputError, match="64 px"):

@@ -164,7 +164,7 @@ def test_unknown_presets_and_fields_are_refused():
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=4), st.integers(1, 9))
-def test_the_last_stage_weight_counts_on(weights: list[float], stage: int):
+def test_the_last_stage_weight_is_repeated(weights: list[float], stage: int):
     config = preset("rendered", total_steps=1, stage_weights=tuple(weights))
     assert config.stage_weight(stage) == weights[min(stage, len(weights)) - 1]
 
@@ -180,7 +180,7 @@ def test_a_network_that_reads_out_in_its_own_way_keeps_it() -> None:
     assert preset("rendered").network.readout == preset("rendered", "binet").network.readout == "expectation"
 
 
-def test_a_file_in_the_place_of_the_run_is_said(tmp_path: Path):
+def test_a_file_in_the_place_of_the_run_is_reported(tmp_path: Path):
     from gbinet.errors import GBiNetError
     from gbinet.training.tracking import Tracker
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gbinet.model import search
 from gbinet.model.gbinet import Stage
 from gbinet.training.distributed import Processes
-from gbinet.training.loss import MEASURES, carried, readout_error, stage_loss
+from gbinet.training.loss import MEASURES, readout_error, stage_loss, upsampled_mask
 
 RANGE = torch.tensor([[425.0, 935.0]])
 
@@ -28,7 +28,7 @@ def everywhere(size: int = 4) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("inverse", [False, True])
-def test_unknown_depths_count_nothing(inverse: bool):
+def test_unknown_depths_do_not_count(inverse: bool):
     logits = torch.randn(1, 4, 4, 4, requires_grad=True)
     stage = make_stage(logits, inverse=inverse)
     loss = stage_loss(stage, torch.zeros(1, 4, 4), everywhere(), Processes(), 0.5)
@@ -69,9 +69,9 @@ def test_perfect_logits_have_no_loss(depth: float, bins: int):
     assert dict(zip(MEASURES, loss.measures.tolist(), strict=True))["right"] == 4
 
 
-def test_masks_are_carried_to_finer_scales_and_stay():
+def test_masks_are_upsampled_to_finer_scales_and_stay():
     mask = torch.tensor([[[True, False], [False, True]]])
-    finer = carried(mask, (4, 4))
+    finer = upsampled_mask(mask, (4, 4))
     assert torch.equal(finer[0, :2, :2], torch.ones(2, 2, dtype=torch.bool))
     assert not finer[0, :2, 2:].any()
     assert torch.equal(finer[:, ::2, ::2], mask)

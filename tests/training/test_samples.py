@@ -15,7 +15,7 @@ import torch
 from plane_scenes import PlaneSource
 from torch.utils.data import Dataset
 
-from gbinet.errors import InputError
+from gbinet.errors import FormatError, InputError
 from gbinet.formats.image import write_image
 from gbinet.formats.pfm import write_pfm
 from gbinet.scenes import dtu
@@ -99,6 +99,19 @@ def test_processes_share_a_batch():
 def test_too_few_samples_are_refused():
     with pytest.raises(InputError, match="10 samples, a step takes 12"):
         DatasetStream(CountingDataset(), 6, Processes(0, 2))  # type: ignore[arg-type]
+
+
+class BrokenDataset(CountingDataset):
+    def __getitem__(self, index: int) -> Batch:
+        raise FormatError("a.png", "is broken", "byte 7")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_is_the_same_from_a_worker_process(workers: int):
+    stream = DatasetStream(BrokenDataset(), 2, Processes(), workers=workers)  # type: ignore[arg-type]
+    with pytest.raises(FormatError) as found:
+        names(stream, 0, 1)
+    assert str(found.value) == "a.png, byte 7: is broken"
 
 
 def write_cameras(folder: Path, sample: Batch) -> None:

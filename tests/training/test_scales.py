@@ -1,4 +1,4 @@
-"""Another number of scales, other widths at each: configuration alone. Trained and run, fast and plain."""
+"""Networks with other numbers of scales and other widths: trained and run, with kernels and without."""
 
 from __future__ import annotations
 
@@ -53,41 +53,49 @@ def trained(config: GBiNetConfig, batch: Batch, device: torch.device) -> tuple[G
 
 
 @torch.inference_mode()
-def depth_of(model: GBiNet, batch: Batch) -> SearchResult:
+def search(model: GBiNet, batch: Batch) -> SearchResult:
     result: SearchResult = model(batch.images, batch.cameras, batch.depth_range)
     return result
 
 
-def test_three_scales_train_and_run_fast_and_plain(
-    monkeypatch: pytest.MonkeyPatch,
-    kernel_device: torch.device,  # noqa: F811
-) -> None:
-    batch = PlaneSource(8, 16, 2).batch(0, 1).to(kernel_device)
+@pytest.fixture
+def batch(kernel_device: torch.device) -> Batch:  # noqa: F811
+    return PlaneSource(8, 16, 2).batch(0, 1).to(kernel_device)
+
+
+@pytest.fixture
+def plain(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> tuple[GBiNet, list[torch.Tensor]]:
+    """`trained` without kernels, which are switched on afterwards."""
     monkeypatch.setenv("GBINET_KERNELS", "plain")
-    plain, measures = trained(THREE, batch, kernel_device)
+    result = trained(THREE, batch, batch.images.device)
+    monkeypatch.setattr(ops, "usable", lambda *tensors: True)  # the interpreter takes CPU tensors
+    return result
+
+
+def test_three_scales_train_and_run_with_kernels_as_without(
+    batch: Batch, plain: tuple[GBiNet, list[torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, measures = plain
     assert all(bool(torch.isfinite(m).all()) for m in measures)
-    answer = depth_of(plain.eval(), batch)
-    monkeypatch.setattr(ops, "usable", lambda *tensors: True)  # the interpreter serves CPU tensors
-    ready = prepare(plain, kernel_device, torch.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(ops, "usable", lambda *tensors: False)
+        expected = search(model.eval(), batch)
+    ready = prepare(model, batch.images.device, torch.float32)
     assert is_packed(ready) and len(ready.encoder.channels) == 3
-    result = depth_of(ready, batch)
-    assert ((result.depth - answer.depth).abs() < 0.1).float().mean() > 0.97
-    assert ((result.confidence - answer.confidence).abs() < 1e-3).float().mean() > 0.97
+    result = search(ready, batch)
+    assert ((result.depth - expected.depth).abs() < 0.1).float().mean() > 0.97
+    assert ((result.confidence - expected.confidence).abs() < 1e-3).float().mean() > 0.97
 
 
 @pytest.mark.slow
-def test_three_scales_learn_the_same_by_the_kernels(
-    monkeypatch: pytest.MonkeyPatch,
-    kernel_device: torch.device,  # noqa: F811
+def test_three_scales_learn_the_same_with_kernels(
+    batch: Batch, plain: tuple[GBiNet, list[torch.Tensor]]
 ) -> None:
-    batch = PlaneSource(8, 16, 2).batch(0, 1).to(kernel_device)
-    monkeypatch.setenv("GBINET_KERNELS", "plain")
-    plain, expected = trained(THREE, batch, kernel_device)
-    monkeypatch.setattr(ops, "usable", lambda *tensors: True)
-    fast, found = trained(THREE, batch, kernel_device)
-    for a, b in zip(found, expected, strict=True):
+    model, measures = plain
+    fast, fast_measures = trained(THREE, batch, batch.images.device)
+    for a, b in zip(fast_measures, measures, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
-    for (name, a), b in zip(fast.state_dict().items(), plain.state_dict().values(), strict=True):
+    for (name, a), b in zip(fast.state_dict().items(), model.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
 
 
@@ -108,7 +116,7 @@ def test_tiles_follow_the_scales(config: GBiNetConfig) -> None:
     assert ((depth - pieces).abs() < 1e-2).float().mean() > 0.9
 
 
-def test_the_same_numbers_as_ever() -> None:
+def test_scales_and_channels_follow_from_the_configuration() -> None:
     assert GBiNetConfig().scales == (8, 4, 2, 1) and GBiNetConfig().channels == (64, 32, 16, 8)
     assert THREE.scales == (4, 2, 1) and THREE.scale_of(1) == 4 and THREE.scale_of(9) == 1
 

@@ -146,7 +146,7 @@ def graph_memory(mode: str, config: TrainConfig, batch: Batch) -> int:
     return peak
 
 
-def test_encoding_twice_keeps_encoder_and_stages_apart(planes: PlaneSource, tiny: TrainConfig):
+def test_encoding_twice_does_not_hold_encoder_and_stages_at_once(planes: PlaneSource, tiny: TrainConfig):
     batch = planes.batch(1, 2)
     config = replace(tiny, encode_twice=True).with_network(stages=8)
     twice = {mode: graph_memory(mode, config, batch) for mode in ("per-stage", "shared-encoder")}
@@ -191,7 +191,7 @@ def refining(tiny: TrainConfig) -> TrainConfig:
     return replace(network, update="refiner", readout_weight=0.0)
 
 
-def test_only_the_refiner_learns_and_learns(planes: PlaneSource, tiny: TrainConfig) -> None:
+def test_only_the_refiner_learns_and_its_loss_falls(planes: PlaneSource, tiny: TrainConfig) -> None:
     config = refining(tiny)
     model = initial_weights(config, resumed=True).train()
     before = {k: v.clone() for k, v in model.state_dict().items()}

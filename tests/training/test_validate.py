@@ -54,7 +54,7 @@ def test_confidence_after_k_stages_is_that_of_a_search_with_k(confidence: Confid
 
 
 @pytest.mark.parametrize("size", [(20, 36), (76, 100)])
-def test_coarse_maps_are_shown_where_their_pixels_are(size: tuple[int, int]):
+def test_coarse_maps_are_upsampled_in_place(size: tuple[int, int]):
     height, width = size
     for scale in (8, 4, 2, 1):
         rows, columns = (-(-side // 8) * 8 // scale for side in size)

@@ -25,7 +25,7 @@ from gbinet.depthmap import DepthMap
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer.packed import PackedCloud, pack
-from gbinet.viewer.report import MOST_BYTES, Report, SmallMaps, view_card, write_report
+from gbinet.viewer.report import MAX_BYTES, Report, SmallMaps, view_card, write_report
 from gbinet.viewer.report_cloud import CloudSample, cloud_data
 from gbinet.viewer.splat import centre_and_radius
 
@@ -163,7 +163,7 @@ def test_a_large_cloud_fits_into_a_mail(ball_scene: SceneMaker, tmp_path: Path) 
     positions = unpack(packed_of(small))["position"] / 65535
     low, high = positions.min(0), positions.max(0)
     assert np.abs(positions.mean(0) - (low + high) / 2).max() < 0.01  # a fair share
-    assert write_report(tmp_path / "r.html", report_of(scene, noise)).stat().st_size < MOST_BYTES
+    assert write_report(tmp_path / "r.html", report_of(scene, noise)).stat().st_size < MAX_BYTES
 
 
 @settings(max_examples=30)

@@ -1,4 +1,4 @@
-"""`gbinet benchmark`: what a depth map costs on this machine."""
+"""`gbinet benchmark`: time and memory of a depth map on this machine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def speed(
     precision: Precision = "auto",
     out: OutFile = None,
 ) -> None:
-    """Median time of one depth map, and its peak memory.
+    """Measure the median time and the peak memory of one depth map.
 
     Args:
         size: WIDTHxHEIGHT of the images.
-        views: Images per depth map, all of them encoded.
-        repeat: How often it is timed, after two warm-up runs.
+        views: Images per depth map; all of them are encoded.
+        repeat: Number of timed runs, after two warm-up runs.
         weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
-        precision: auto is float16 on CUDA, bfloat16 in part on CPUs that have it, and float32 elsewhere.
+        precision: auto is float16 on CUDA, bfloat16 for part of the network on CPUs that support it, else
+            float32.
         out: JSON file to write.
     """
     from gbinet.inference.resources import resources_of_depth_map
@@ -49,13 +50,14 @@ def memory(
     precision: Precision = "auto",
     out: OutFile = None,
 ) -> None:
-    """Peak memory of one depth map, and how it grows with pixels and with views.
+    """Measure the peak memory of one depth map, and how it grows with pixels and views.
 
     Args:
-        size: WIDTHxHEIGHT of the largest images; a quarter of the pixels is measured too.
-        views: Images per depth map; two more are measured too.
+        size: WIDTHxHEIGHT of the largest images; a quarter of the pixels is measured as well.
+        views: Images per depth map; two more are measured as well.
         weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
-        precision: auto is float16 on CUDA, bfloat16 in part on CPUs that have it, and float32 elsewhere.
+        precision: auto is float16 on CUDA, bfloat16 for part of the network on CPUs that support it, else
+            float32.
         out: JSON file to write.
     """
     from gbinet.inference.resources import in_own_process

@@ -1,4 +1,4 @@
-"""`gbinet calibrate`: make the confidence of trained weights mean how often a pixel is right."""
+"""`gbinet calibrate`: calibrate the confidence of trained weights."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def run(
     scenes: int = 2,
     sizes: tuple[int, ...] = SIZES,
 ) -> None:
-    """Render scenes that are used for neither training nor evaluation, compare confidence with the truth, and
-    write a curve that converts one into the other into the file: of the pixels with confidence c, a share c
-    is then right (at most one pixel off when projected into the source views).
+    """Render scenes that are used neither for training nor for evaluation, compare confidence with the ground
+    truth, and store a calibration curve in the weights file. Of the pixels with confidence c, a share c is
+    then correct (at most one pixel off when projected into the source views).
 
     Args:
         weights: A weights file of gbinet (.safetensors). Only its header changes.
         assets: Folder of objects and textures, as in training.
-        scenes: How many scenes of each difficulty and image size; and five times as many tables of each size.
-        sizes: Widths of the images in pixels. Confidence differs between small and large ones: give those in
-            use.
+        scenes: Number of scenes per difficulty and image size, and five times as many tables per size.
+        sizes: Widths of the images in pixels. Confidence differs between small and large images, so give the
+            widths that you use.
     """
     found = calibrate(weights, assets, pick_device(), scenes, sizes, _tell)
     print(f"before\n{found.before.table()}\n\nafter\n{found.after.table()}\n\nwritten to {weights}")

@@ -17,14 +17,14 @@ from gbinet.cluster.session import CORES, LOCAL, ClusterConfig
 class ClusterOptions:
     """Many workers instead of this process."""
 
-    # Compute on Ray (extra 'cluster'): alone, over all GPUs or cores of this machine; with an address
-    # such as HOST:PORT or auto, on a running cluster whose machines see the same files. The result is the
-    # same.
+    # Compute on Ray (extra 'cluster'), with the same result. Without an address: on all GPUs or cores of this
+    # machine. With an address such as HOST:PORT or auto: on a running cluster whose machines see the same
+    # files.
     cluster: Annotated[
         str | None, tyro.conf.arg(metavar="[ADDRESS]", help_behavior_hint="(default: this process)")
     ] = None
-    worker_cores: Annotated[int | None, otherwise(f"{CORES}, or 1 where no machine has more", "INT")] = None
-    """Cores of a worker of --cluster, where there are no GPUs."""
+    worker_cores: Annotated[int | None, otherwise(f"{CORES}, or 1 if no machine has more", "INT")] = None
+    """Cores per worker of --cluster, if there are no GPUs."""
 
     def config(self) -> ClusterConfig | None:
         return None if self.cluster is None else ClusterConfig(self.cluster, self.worker_cores)

@@ -26,7 +26,7 @@ def run(
     target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")],
     to: WriterName | None = None,
     kind: RecognisedKind = None,
-    depth: Annotated[Path | None, otherwise("the depth that the scene has", "PATH")] = None,
+    depth: Annotated[Path | None, otherwise("the depth of the scene", "PATH")] = None,
     cloud: Annotated[Path | None, otherwise("the sparse points", "FILE")] = None,
     scene: SceneFlags = SceneOptions(),
     depth_scale: Factor = 1.0,
@@ -39,15 +39,15 @@ def run(
     Args:
         source: A scene folder (COLMAP, MVSNet, nerfstudio, RGB-D, ...), a depth file or a cloud (.ply, .las,
             .laz, .xyz).
-        target: The folder or file to write; the suffix of a file says its format.
-        to: Format of the scene that is written; a scene needs it. colmap-dense is a workspace for COLMAP's
-            stereo_fusion; depth-png and depth-exr are the depth maps alone, with cameras in cameras.json.
-        kind: Read the scene as this (see `gbinet info`) instead of recognising it.
-        depth: Folder of depth maps named like the views, or what `gbinet reconstruct` wrote.
-        cloud: Point cloud to hand to nerfstudio.
-        depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
-        scale_out: The same for a depth file that is written.
-        crs: Coordinate system to note in a .las or .laz file, e.g. EPSG:32615.
+        target: The folder or file to write; the extension of a file sets its format.
+        to: Format of the written scene (required for scenes). colmap-dense is a workspace for COLMAP's
+            stereo_fusion; depth-png and depth-exr are only the depth maps, with cameras in cameras.json.
+        kind: Read the scene as this kind (see `gbinet info`) instead of the detected one.
+        depth: Folder of depth maps with the names of the views, or the output of `gbinet reconstruct`.
+        cloud: Point cloud for nerfstudio.
+        depth_scale: Factor from stored depth to the scene's unit, e.g. 0.001 from millimetres to metres.
+        scale_out: The same for the depth file to write.
+        crs: Coordinate system to store in a .las or .laz file, e.g. EPSG:32615.
         overwrite: Write into a folder that is not empty.
     """
     if source.is_dir():

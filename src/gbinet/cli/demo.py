@@ -1,4 +1,4 @@
-"""`gbinet demo`: does it work here? A rendered scene, reconstructed and compared with the truth."""
+"""`gbinet demo`: a rendered scene, reconstructed and compared with the ground truth."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def run(
     size: Size = (512, 384),
     device: Device = "auto",
 ) -> None:
-    """Render a small scene, reconstruct it with the bundled weights, and compare it with the truth.
+    """Render a small scene, reconstruct it with the bundled weights, and compare it with the ground truth.
 
     Args:
         out: Folder for the photos, the depth maps, the cloud and the report.
         weights: Name of bundled weights, a weights file of gbinet, or a published .ckpt.
-        seed: Which scene is rendered.
-        views: How many photos are rendered.
+        seed: Random seed of the scene.
+        views: Number of photos.
         size: WIDTHxHEIGHT of the photos in pixels.
     """
     from gbinet.cli.progress import StepBars

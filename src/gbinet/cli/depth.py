@@ -48,29 +48,29 @@ def run(
     """Estimate a depth map for every view.
 
     Args:
-        scene: Folder of photos, a video, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
-        out: Folder; depth/<view>.npz holds depth and confidence. Run again with the same folder to continue.
-        max_size: Longer side of the images in pixels; larger photos are made smaller.
-        views: Photos per depth map, the reference included.
-        stages: Stages to search.
-        depth_range: Nearest and farthest depth of all views, in the scene's unit; replaces the scene's own.
-        images: Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene
-            and this folder is not read.
-        masks: Folder of masks named like the photos, if it is not beside them; black is left out when the
-            maps are fused.
-        camera: Which bare photos share one camera. per-folder: one camera for each subfolder; photos in
-            subfolders are read too.
-        frames: Photos taken from a video, at most: sharp ones that show something new.
+        scene: Folder of photos, a video, or a scene with cameras (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
+        out: Folder for depth/<view>.npz (depth and confidence). Run again with the same folder to continue.
+        max_size: Longer side of the images in pixels; larger photos are resized.
+        views: Photos per depth map, including the reference view.
+        stages: Number of stages of the search.
+        depth_range: Nearest and farthest depth of all views, in the scene's unit. Replaces the scene's own.
+        images: Folder of the photos, if they are not beside the cameras of the scene. Files outside the scene
+            and this folder are not read.
+        masks: Folder of masks with the names of the photos, if it is not beside them; black pixels are
+            ignored in fusion.
+        camera: Which photos without known cameras share one. per-folder: one camera for each subfolder;
+            photos in subfolders are read too.
+        frames: Largest number of frames to use from a video. Sharp frames from new positions are chosen.
         overwrite: Replace depth maps in the output folder that were made with other settings.
         stages_report: Also write stages/<view>.png for six views: depth, valid pixels and confidence of every
-            stage, what the filters keep, the fused cloud.
+            stage, the pixels that the filters keep, and the fused cloud.
     """
     from gbinet.cluster.session import connected
     from gbinet.inference.predictor import DepthConfig
     from gbinet.model.gbinet import GBiNet
     from gbinet.pipeline.computing import compute_depths
     from gbinet.pipeline.output import output_folder
-    from gbinet.pipeline.placing import prepare
+    from gbinet.pipeline.preparing import prepare
     from gbinet.pipeline.reconstruct import ReconstructConfig, failures
     from gbinet.pipeline.record import duration
 
@@ -88,7 +88,7 @@ def run(
         found, shown, maps = ready.scene, partial(bars, "depth"), out / "depth"
         result = compute_depths(
             cluster, found, model, maps, config,
-            overwrite=overwrite, progress=shown, accepted=partial(ready.leave_in, out),
+            overwrite=overwrite, progress=shown, accepted=partial(ready.write_to, out),
         )  # fmt: skip
         if stages_report:
             from gbinet.pipeline.stages_report import write_stages_report

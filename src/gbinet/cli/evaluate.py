@@ -37,17 +37,17 @@ def cloud(
     seed: int = 0,
     device: Device = "auto",
 ) -> None:
-    """A cloud against the true one: accuracy, completeness, precision, recall and F-score.
+    """Compare a cloud with the ground truth: accuracy, completeness, precision, recall and F-score.
 
     Args:
         prediction: PLY file.
         truth: PLY file, in the same frame and unit.
         out: Folder for the results.
-        thresholds: Distances for precision, recall and F-score; plots use the largest as their end.
+        thresholds: Distances for precision, recall and F-score. Plots end at the largest.
         max_distance: Larger distances do not count in the means (DTU: 20).
-        thinning: First thin the prediction to this spacing, so that its density does not count (DTU: 0.2).
-        unit: Name of the unit, for the labels.
-        seed: Of the random order of thinning.
+        thinning: First thin the prediction to this spacing, so that its density has no effect (DTU: 0.2).
+        unit: Name of the unit, for labels.
+        seed: Random seed of the order of thinning.
     """
     from gbinet.evaluation.cloud import compare_clouds, load_points, score_cloud
     from gbinet.evaluation.scores import ScoreSheet, Table, provenance
@@ -105,24 +105,24 @@ def dtu(
     truth: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRUTH")],
     out: Annotated[Path | None, results("evaluation in CLOUDS")] = None,
     scans: Annotated[
-        tuple[int, ...], tyro.conf.arg(help_behavior_hint="(default: the 22 of the test set)")
+        tuple[int, ...], tyro.conf.arg(help_behavior_hint="(default: the 22 scans of the test set)")
     ] = (),
-    pattern: Annotated[str | None, otherwise("any of those above", "NAME")] = None,
+    pattern: Annotated[str | None, otherwise("any of the names above", "NAME")] = None,
     seed: int = 0,
     device: Device = "auto",
     clouds_with_errors: bool = True,
 ) -> None:
-    """Clouds of DTU scans by the published protocol: accuracy, completeness, overall, in millimetres.
+    """Score clouds of DTU scans with the published protocol: accuracy, completeness, overall, in millimetres.
 
-    Finished scans are kept; run it again to continue.
+    Finished scans are kept; run the command again to continue.
 
     Args:
         clouds: Folder with a cloud per scan: scan1/cloud.ply, scan1.ply, mvsnet001_l3.ply, ...
         truth: DTU's folder 'SampleSet/MVS Data', with ObsMask/ and Points/stl/.
         out: Folder for the results.
         scans: Numbers of the scans to score.
-        pattern: How your clouds are named, e.g. my{scan:03}.ply.
-        seed: Of the random order of thinning.
+        pattern: File names of your clouds, e.g. my{scan:03}.ply.
+        seed: Random seed of the order of thinning.
         clouds_with_errors: Write clouds coloured by their error.
     """
     from gbinet.evaluation.dtu import DTUProtocol, find_cloud, mean_score
@@ -163,15 +163,16 @@ def _dtu_scan(
     from gbinet.evaluation.cloud import load_points
     from gbinet.evaluation.dtu import DTUScore, evaluate_scan, load_reference, reference_files
     from gbinet.evaluation.scores import plot_histogram, save_error_cloud
-    from gbinet.formats.atomic import plain, write_json
+    from gbinet.formats.atomic import json_ready, write_json
 
     folder = out / "scans"
     stored, coloured = folder / f"scan{scan}.json", [folder / f"scan{scan}-{name}.ply" for name in _CLOUDS]
     files = [digest(file) for file in (path, *reference_files(truth, scan))]
-    key = plain({"files": files, "protocol": protocol})
+    key = json_ready({"files": files, "protocol": protocol})
     try:
         known = read_json(stored)
-        if known["key"] == key and (not clouds or all(file.is_file() for file in coloured)):
+        there = known["clouds"] and all(file.is_file() for file in coloured)  # else they are of another key
+        if known["key"] == key and (there or not clouds):
             values: dict[str, Any] = {k: math.nan if v is None else v for k, v in known["score"].items()}
             return DTUScore(**values)
     except (FormatError, KeyError, TypeError, AttributeError):
@@ -187,7 +188,7 @@ def _dtu_scan(
         places = (distances.points, distances.truth)
         for file, points, errors in zip(coloured, places, both.values(), strict=True):
             save_error_cloud(file, points, errors, 2.0)
-    write_json(stored, {"key": key, "score": score})
+    write_json(stored, {"key": key, "score": score, "clouds": clouds})
     say(
         f"scan {scan}: accuracy {score.accuracy:.4f}, completeness {score.completeness:.4f}, "
         f"overall {score.overall:.4f} mm"
@@ -202,13 +203,13 @@ def eth3d(
     tolerances: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     device: Device = "auto",
 ) -> None:
-    """ETH3D's accuracy, completeness and F1, averaged over voxels.
+    """Compute ETH3D's accuracy, completeness and F1, averaged over voxels.
 
     Args:
         prediction: PLY file, in the frame of the scans, in metres.
         scans: MeshLab project of the laser scans: dslr_scan_eval/scan_alignment.mlp.
         out: Folder for the results.
-        tolerances: In metres.
+        tolerances: Tolerances in metres.
     """
     from gbinet.evaluation.cloud import load_points
     from gbinet.evaluation.eth3d import ETH3DProtocol, evaluate_scene, load_scans

@@ -1,4 +1,4 @@
-"""`gbinet evaluate depth`: depth maps against true ones."""
+"""`gbinet evaluate depth`: depth maps compared with the ground truth."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ def depth(
     maps: bool = True,
     images: Images = None,
 ) -> None:
-    """Depth maps against true ones: shares within thresholds, mean, median; without edges; by confidence.
+    """Compare depth maps with the ground truth: shares within thresholds, mean and median errors.
 
     Args:
-        predictions: What `gbinet depth` or `gbinet reconstruct` wrote, a folder of depth files, or a folder
-            of such folders, one per scene.
-        truth: A scene with true depth, or a folder of depth files of the same names; one per scene likewise.
+        predictions: The output of `gbinet depth` or `gbinet reconstruct`, a folder of depth files, or a
+            folder of such folders, one per scene.
+        truth: A scene with ground-truth depth, or a folder of depth files with the same names, or a folder of
+            them, one per scene.
         out: Folder for the results.
-        thresholds: Largest errors, in the unit of the scene.
-        unit: Name of that unit, for the labels.
-        depth_scale: Stored prediction times this is the unit of the scene.
-        truth_scale: The same for the truth.
-        maps: Write a picture of the errors of every view.
-        images: Folder of the photos of a true scene, if it has them elsewhere. What lies outside the scene
-            and this folder is not read.
+        thresholds: Thresholds for the error, in the scene's unit.
+        unit: Name of that unit, for labels.
+        depth_scale: Factor from the stored prediction to the scene's unit.
+        truth_scale: The same for the ground truth.
+        maps: Write an image of the errors of every view.
+        images: Folder of the photos of the ground-truth scene, if they are not beside its cameras. Files
+            outside the scene and this folder are not read.
     """
     from gbinet.evaluation.depth_scene import find_pairs
     from gbinet.evaluation.scores import ScoreSheet, provenance

@@ -30,16 +30,16 @@ def tanks(
     images: Images = None,
     device: Device = "auto",
 ) -> None:
-    """Precision, recall and F-score of training scenes of Tanks and Temples, by the published procedure.
+    """Compute precision, recall and F-score of training scenes of Tanks and Temples, as published.
 
     Args:
         clouds: A PLY file, or a folder with <Scene>.ply or <Scene>/cloud.ply.
-        trajectories: Poses of all images: a .log file or a scene folder; for several scenes a folder of them.
-        truth: The benchmark's folder of the scene (Truck/Truck.ply, .json, ...), or the folder above several.
+        trajectories: Poses of all images: a .log file or a scene folder, or a folder of these.
+        truth: The benchmark's folder of the scene (Truck/Truck.ply, .json, ...), or a folder of several.
         out: Folder for the results.
         tau: Threshold in metres, for a scene that is not in the benchmark.
-        images: Folder of the photos, if a scene folder has them elsewhere; for several scenes, a folder of
-            such folders. What lies outside the scene and this folder is not read.
+        images: Folder of the photos, if they are not beside the cameras of a scene folder, or a folder of
+            them, one per scene. Files outside the scene and this folder are not read.
     """
     from gbinet.evaluation.scores import ScoreSheet, Table, provenance
     from gbinet.evaluation.tanks import TAU, load_reference
@@ -104,14 +104,14 @@ def tanks_upload(
     group: Literal["intermediate", "advanced", "both"] = "both",
     images: Images = None,
 ) -> None:
-    """Collect clouds and trajectories under the names that the server of Tanks and Temples wants.
+    """Collect clouds and trajectories under the names that the server of Tanks and Temples expects.
 
     Args:
         clouds: Folder with <Scene>.ply or <Scene>/cloud.ply.
         trajectories: Folder with <Scene>.log, or scene folders <Scene>.
         out: Folder for the upload.
-        group: Which scenes.
-        images: Folder of the photos of each scene, <Scene>/, if the scene folders have them elsewhere.
+        group: Which scenes to collect.
+        images: Folder with the photos of each scene in <Scene>/, if they are not in the scene folders.
     """
     import tempfile
 

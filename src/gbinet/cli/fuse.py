@@ -1,4 +1,4 @@
-"""`gbinet fuse`: depth maps, ours or of others, into one cloud."""
+"""`gbinet fuse`: depth maps, from gbinet or another program, into one cloud."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gbinet.fusion.mesh import Mesher
 def run(
     scene: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SCENE")],
     out: Out,
-    depth: Annotated[Path | None, otherwise("the depth that the scene has", "PATH")] = None,
+    depth: Annotated[Path | None, otherwise("the depth of the scene", "PATH")] = None,
     depth_scale: Factor = 1.0,
     fusion: FusionFlags = FusionOptions(),
     max_sources: int = FusionConfig.max_sources,
@@ -44,20 +44,20 @@ def run(
     workers: ClusterFlags = ClusterOptions(),
     device: Device = "auto",
 ) -> None:
-    """Fuse depth maps into one cloud; memory does not grow with their number.
+    """Fuse depth maps into a point cloud. Memory use does not grow with their number.
 
     Args:
-        scene: Scene with poses (COLMAP, also a dense workspace; MVSNet; nerfstudio; RGB-D; ...).
-        out: The file to write: .ply, .las, .laz or .xyz; or a folder, which gets cloud.ply.
-        depth: Folder of depth maps named like the views (.npz .npy .pfm .png .tif .bin .dmap), or the output
-            of `gbinet depth`, or a COLMAP workspace.
-        depth_scale: Stored depth times this is the depth in the scene's unit (0.001 for millimetres).
-        max_sources: How many neighbours of each view are compared.
-        images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
-            folder is not read.
-        masks: Folder of masks named like the photos; black is ignored.
-        tiles: Write the cloud as cubes with edges of this length, in the scene's unit: out/tiles holds a file
-            for each and index.json.
+        scene: Scene with cameras (COLMAP or its dense workspace, MVSNet, nerfstudio, RGB-D, ...).
+        out: The file to write (.ply, .las, .laz or .xyz), or a folder for cloud.ply.
+        depth: Folder of depth maps with the names of the views (.npz .npy .pfm .png .tif .bin .dmap), the
+            output of `gbinet depth`, or a COLMAP workspace.
+        depth_scale: Factor from stored depth to the scene's unit, e.g. 0.001 from millimetres to metres.
+        max_sources: Number of neighbours that each view is compared with.
+        images: Folder of the photos, if they are not beside the cameras of the scene. Files outside the scene
+            and this folder are not read.
+        masks: Folder of masks with the names of the photos; black pixels are ignored.
+        tiles: Write the cloud as cubes with edges of this length, in the scene's unit: one file for each in
+            out/tiles, and index.json.
     """
     from gbinet.cluster.session import connected
     from gbinet.pipeline.computing import compute_cloud, tile_writer
@@ -75,7 +75,7 @@ def run(
         raise SceneError(
             f"{depth or scene}: no depth map is named like a view, e.g. {found.views[0].name}.npz"
         )
-    if maps.passed_over:
+    if maps.has_unused_predictions:
         say(f"note: the true depth in {scene} is fused; for the depth maps of gbinet add --depth {scene}")
     mesher = None
     if mesh.mesh is not None:

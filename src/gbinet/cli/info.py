@@ -1,4 +1,4 @@
-"""`gbinet info FOLDER`: what was understood of a scene, as a table and a picture."""
+"""`gbinet info FOLDER`: what was detected in a scene, as a table and a picture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tyro
 
 from gbinet.cli.options import RecognisedKind, SceneFlags, SceneOptions, otherwise
 from gbinet.cli.say import for_programs, say, tell
-from gbinet.names import shown
+from gbinet.names import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,20 +24,20 @@ _ROWS = 12  # views in the table, unless all are asked for
 
 def run(
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SCENE")],
-    picture: Annotated[Path | None, otherwise("none is drawn", "FILE")] = None,
+    picture: Annotated[Path | None, otherwise("no picture", "FILE")] = None,
     kind: RecognisedKind = None,
     scene: SceneFlags = SceneOptions(),
     all: bool = False,
     check_cameras: bool = False,
 ) -> None:
-    """Show what was understood of a scene: views, sizes, depth ranges, pairs, coverage.
+    """Show what was detected in a scene: views, sizes, depth ranges, source views, coverage.
 
     Args:
-        folder: A folder of photos, with or without poses.
-        picture: Where to write a picture of it (cameras, points, ranges, pairs, photos), e.g. scene.png.
-        kind: Read it as this instead of recognising it.
+        folder: A folder of photos, with or without known cameras.
+        picture: File for a picture of cameras, points, depth ranges, source views and photos, e.g. scene.png.
+        kind: Read the folder as this kind instead of the detected one.
         all: List every view.
-        check_cameras: Also compare a few pairs of photos, and say whether the cameras fit them. Takes some
+        check_cameras: Also compare a few pairs of photos and report whether the cameras fit them. Takes some
             seconds.
     """
     from rich.console import Console
@@ -60,7 +60,7 @@ def run(
     console.print(_summary(loaded))
     console.print(_views(loaded, None if all else _ROWS))
     for warning in loaded.warnings:
-        console.print(Text.assemble(("warning: ", "yellow"), shown(warning)))
+        console.print(Text.assemble(("warning: ", "yellow"), printable(warning)))
     if picture is not None:
         from gbinet.formats.image import write_image
         from gbinet.viewer.overview import draw_overview
@@ -127,7 +127,7 @@ def _photo_table(folder: Path, photos: list[Path]) -> Table:
         except FormatError as error:
             sizes[f"unreadable ({error.problem})"] += 1
     table.add_row("photos", str(len(photos)))
-    table.add_row("image size", Text(shown(_counted(sizes))))
+    table.add_row("image size", Text(printable(_counted(sizes))))
     return table
 
 
@@ -165,18 +165,18 @@ def _summary(scene: Scene) -> Table:
 
 def _depth_maps(scene: Scene) -> str:
     """The depth maps that `gbinet fuse` and `convert` find in the scene."""
-    from gbinet.scenes.depth_folder import WORKSPACE, DepthFolder
+    from gbinet.scenes.depth_folder import COLMAP_MAPS, DepthFolder
 
     maps = DepthFolder(scene)
     found = f"{len(maps.known())} of {len(scene.views)} views"
     if not maps.known():
         return "none"
-    if maps.passed_over:
+    if maps.has_unused_predictions:
         ours = len(DepthFolder.of(scene, scene.root).known())
-        return f"{found} (true depth); {ours} by gbinet (--depth {shown(scene.root)})"
+        return f"{found} (true depth); {ours} by gbinet (--depth {printable(scene.root)})"
     if maps.folder is None:
         return found
-    return f"{found} ({WORKSPACE})" if maps.folder == scene.root / WORKSPACE else f"{found}, by gbinet"
+    return f"{found} ({COLMAP_MAPS})" if maps.folder == scene.root / COLMAP_MAPS else f"{found}, by gbinet"
 
 
 def _views(scene: Scene, rows: int | None) -> Table:
@@ -194,12 +194,12 @@ def _views(scene: Scene, rows: int | None) -> Table:
         limits = view.depth_range
         best = [scene.views[source.index].name for source in view.sources[:4]]
         table.add_row(
-            Text(shown(view.name)),
+            Text(printable(view.name)),
             f"{view.camera.width}x{view.camera.height}",
             "-" if limits is None else f"{limits.near:.4g}",
             "-" if limits is None else f"{limits.far:.4g}",
             f"{share:.0%}",
-            Text(shown(" ".join(best) or "none")),
+            Text(printable(" ".join(best) or "none")),
         )
     hidden = len(scene.views) - (rows or len(scene.views))
     if hidden > 0:
@@ -213,7 +213,7 @@ def _plain(title: str) -> Table:
     from rich.text import Text
 
     return Table(
-        title=Text(shown(title)), box=box.SIMPLE, show_header=False, pad_edge=False, title_justify="left"
+        title=Text(printable(title)), box=box.SIMPLE, show_header=False, pad_edge=False, title_justify="left"
     )
 
 

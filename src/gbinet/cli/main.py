@@ -20,19 +20,19 @@ from gbinet.cli.say import for_programs, speak_to_programs
 # from the arguments, where defaults depend on them. Heavy imports happen inside these modules, so that
 # `gbinet --help` answers at once.
 VERBS: dict[str, str] = {
-    "demo": "render a small scene, reconstruct it, compare it with the truth",
-    "reconstruct": "photos, with or without poses, to a dense cloud with a report",
-    "depth": "depth maps of a scene",
-    "fuse": "depth maps, of gbinet or of others, into one cloud",
+    "demo": "render a small scene, reconstruct it and compare it with the ground truth",
+    "reconstruct": "turn photos, with or without known cameras, into a point cloud with a report",
+    "depth": "compute depth maps of a scene",
+    "fuse": "fuse depth maps, from gbinet or another program, into a point cloud",
     "view": "look at a reconstruction in the browser",
     "train": "train the network on rendered scenes or on a data set",
-    "validate": "how good weights are, stage by stage, on rendered scenes",
-    "calibrate": "make the confidence of trained weights mean how often a pixel is right",
-    "render": "random textured scenes with exact depth, as a data set",
-    "evaluate": "scores of depth maps and clouds: depth, cloud, dtu, tanks, eth3d",
-    "info": "what a folder holds: views, sizes, depth ranges, pairs, coverage",
-    "convert": "scenes, depth maps and clouds from one format to another",
-    "benchmark": "time and memory of a depth map on this machine: speed, memory",
+    "validate": "measure the accuracy of weights on rendered scenes, stage by stage",
+    "calibrate": "calibrate the confidence of trained weights",
+    "render": "render random textured scenes with exact depth, as a data set",
+    "evaluate": "score depth maps and clouds: depth, cloud, dtu, tanks, tanks-upload, eth3d",
+    "info": "show what a folder contains: views, sizes, depth ranges, source views, coverage",
+    "convert": "convert scenes, depth maps and clouds from one format to another",
+    "benchmark": "measure the time and memory of a depth map on this machine: speed, memory",
 }
 
 
@@ -46,13 +46,13 @@ GO_ON = {  # verb -> what to say when it is stopped
 
 
 def usage() -> str:
-    lines = ["usage: gbinet VERB [OPTIONS]", "", "Photos in, depth maps and a cloud out."]
+    lines = ["usage: gbinet VERB [OPTIONS]", "", "Turns photos into depth maps and a point cloud."]
     lines += [f"  {verb:12} {text}" for verb, text in VERBS.items()]
     lines += [
         "",
         "`gbinet VERB --help` lists a verb's options. --debug shows tracebacks.",
-        f"--json prints one JSON object on stdout, all else on stderr: {', '.join(FOR_PROGRAMS)}.",
-        "`gbinet --completion bash` (or zsh) prints a script that completes verbs and options.",
+        f"--json prints one JSON object on stdout and the rest on stderr: {', '.join(FOR_PROGRAMS)}.",
+        "`gbinet --completion bash` (or zsh) prints a script for completing verbs and options.",
     ]
     return "\n".join(lines)
 
@@ -60,13 +60,13 @@ def usage() -> str:
 def welcome() -> str:
     """What most people want."""
     return """\
-Photos in, depth maps and a cloud out.
+Turns photos into depth maps and a point cloud.
 
-  gbinet demo                             try it: a rendered scene, compared with the truth
-  gbinet reconstruct PHOTOS -o RESULT     a cloud from your photos, with a report
+  gbinet demo                             try it on a rendered scene
+  gbinet reconstruct PHOTOS -o RESULT     make a cloud from your photos, with a report
   gbinet view RESULT                      look at it in the browser
 
-`gbinet --help` lists everything else."""
+`gbinet --help` lists all verbs."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -149,8 +149,8 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
 
         if debug or (isinstance(error, RuntimeError) and not is_out_of_memory(error)):
             raise
-        said = "not enough memory" if is_out_of_memory(error) else str(error)
-        print(f"gbinet {verb}: {said}", file=sys.stderr)
+        message = "not enough memory" if is_out_of_memory(error) else str(error)
+        print(f"gbinet {verb}: {message}", file=sys.stderr)
         return 2
     finally:
         _on_sigterm(before)

@@ -43,17 +43,15 @@ RefineCameras = Annotated[
     bool | None,
     tyro.conf.DisallowNone,  # a flag and its opposite, or neither
     tyro.conf.arg(
-        help_behavior_hint="(default: only those of RGB-D folders, up to 500 views)",
-        help="Correct cameras of the scene that are nearly right (phones, headsets, SLAM, GPS), by matches "
-        "between the photos. Frame and scale stay.",
+        help_behavior_hint="(default: only for RGB-D folders, up to 500 views)",
+        help="Correct inaccurate cameras of the scene (phones, headsets, SLAM, GPS) by matches between the "
+        "photos. Coordinate frame and scale stay the same.",
     ),
 ]
 Factor = Annotated[float, tyro.conf.arg(metavar="FACTOR")]
 Device = Annotated[
     str,
-    tyro.conf.arg(
-        metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps. auto takes a GPU where there is one."
-    ),
+    tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps. auto uses a GPU if there is one."),
 ]
 
 
@@ -68,7 +66,7 @@ def range_of(limits: tuple[float, float] | None) -> DepthRange | None:
 
 BY_EXIF = tyro.conf.arg(
     metavar="{shared,per-folder,per-photo}",
-    help_behavior_hint="(default: those of the same size and EXIF camera)",
+    help_behavior_hint="(default: those with the same size and EXIF camera)",
 )
 
 
@@ -97,12 +95,12 @@ class SceneOptions:
     """How a scene is read."""
 
     depth_range: NearFar = None
-    """Nearest and farthest depth of all views, in the scene's unit, instead of what the scene says."""
-    # Folder of the photos, if a scene with poses has them elsewhere. What lies outside the scene and this
-    # folder is not read.
+    """Nearest and farthest depth of all views, in the scene's unit. Replaces the scene's own."""
+    # Folder of the photos, if they are not beside the cameras of the scene. Files outside the scene and this
+    # folder are not read.
     images: Images = None
     masks: Masks = None
-    """Folder of masks named like the photos, if it is not beside them; black is ignored."""
+    """Folder of masks with the names of the photos, if it is not beside them; black pixels are ignored."""
 
     @property
     def limits(self) -> DepthRange | None:
@@ -131,9 +129,9 @@ class NetworkOptions:
     """Name of bundled weights, a weights file of gbinet, or a published .ckpt."""
     device: Device = "auto"
     precision: Precision = "auto"
-    """auto is float16 on CUDA, bfloat16 in part of the network on CPUs that have it, float32 elsewhere."""
-    max_memory: Annotated[float | None, otherwise("what there is", "GIB")] = None
-    """GiB that the network may use; larger images are cut into tiles."""
+    """auto is float16 on CUDA, bfloat16 for part of the network on CPUs that support it, else float32."""
+    max_memory: Annotated[float | None, otherwise("all available memory", "GIB")] = None
+    """GiB of memory that the network can use; larger images are processed in tiles."""
 
     def settings(self, **others: Any) -> dict[str, Any]:
         """What is not None of these and the others, as fields of DepthConfig."""
@@ -145,15 +143,15 @@ class NetworkOptions:
 class MeshOptions:
     """A mesh beside the cloud."""
 
-    # Also write a mesh (extra 'mesh'): tsdf keeps to what photos confirmed, poisson closes holes, textured
-    # paints the photos onto tsdf, as .glb and .obj.
+    # Also write a mesh (extra 'mesh'): tsdf contains only confirmed surfaces, poisson closes holes, textured
+    # is tsdf with a texture from the photos, as .glb and .obj.
     mesh: Annotated[
         Literal["tsdf", "poisson", "textured"] | None, otherwise("none", "{tsdf,poisson,textured}")
     ] = None
     mesh_voxel: Annotated[float | None, otherwise("2 pixels", "SIZE")] = None
-    """Edge of the voxels of --mesh tsdf and textured, in the scene's unit."""
+    """Voxel size of --mesh tsdf and textured, in the scene's unit."""
     mesh_faces: int = 100_000
-    """Triangles of a textured mesh, at most."""
+    """Largest number of triangles of a textured mesh."""
 
 
 @dataclass(frozen=True)
@@ -162,33 +160,37 @@ class FusionOptions:
 
     min_confidence: Annotated[
         float | None,
-        otherwise("as the weights state: 0.1 bundled, 0.4 published, 0.5 calibrated; else 0.1", "0..1"),
+        otherwise("set by the weights: bundled 0.1, published 0.4, calibrated 0.5; else 0.1", "0..1"),
     ] = None
-    """Drop pixels whose confidence is lower. Maps without confidence keep all."""
+    """Drop pixels with a lower confidence. Depth maps without confidence keep all pixels."""
     blank_confidence: float = FusionConfig().blank_confidence
-    """Least confidence where the photo has no texture, such as sky and blank walls."""
+    """The same where the photo has no texture, such as sky and blank walls."""
     keep_burnt_out: bool = False
-    """Keep pixels that are white in all channels."""
+    """Keep overexposed pixels, which are white in all channels."""
     keep_sky: bool = False
-    """Keep what looks like sky (blank, without confident depth, up to the upper edge) and its fringe."""
-    min_views: int = FusionConfig().min_views
-    """Other views that must agree with a point."""
+    """Keep sky (areas without texture and confident depth that reach the top of the photo) and its fringe."""
+    certainty: Annotated[
+        float | None, otherwise("0.9 if confidence is a probability and --min-views is not set", "0..1")
+    ] = None
+    """Minimum probability that a point is correct, given the confidences of all views that see it."""
+    min_views: Annotated[int | None, otherwise("1 with --certainty, else 3", "INT")] = None
+    """Number of other views that must agree with a point, whatever their confidence."""
     strict_views: bool = False
-    """Insist on --min-views even where few photos see the same; otherwise half of those are enough."""
+    """Require --min-views even where few photos see a surface; otherwise half of them are enough."""
     max_reprojection: float = FusionConfig().max_reprojection
     """Largest reprojection error between two views, in pixels."""
     max_relative_depth: float = FusionConfig().max_relative_depth
     """Largest difference in depth between two views, as a fraction of the depth."""
     dynamic: bool = False
-    """Also accept a point that n views confirm within n times both thresholds."""
+    """Also accept points on which n views agree within n times both thresholds."""
     duplicates: Literal["used-pixel", "voxel", "none"] = FusionConfig().duplicates
-    """How points that several views share are merged."""
-    voxel_size: Annotated[float | None, otherwise("none", "SIZE")] = None
-    """Cell of --duplicates voxel, in the scene's unit."""
+    """How to merge points that several views share."""
+    voxel_size: Annotated[float | None, otherwise("1.5 pixels of the first view", "SIZE")] = None
+    """Cell size of --duplicates voxel, in the scene's unit."""
     box: Annotated[
         tuple[float, float, float, float, float, float] | None, otherwise("everything", "X0 Y0 Z0 X1 Y1 Z1")
     ] = None
-    """Keep only what lies in this box, in the scene's unit."""
+    """Keep only points in this box, in the scene's unit."""
 
     @classmethod
     def of(cls, config: FusionConfig) -> Self:

@@ -15,15 +15,15 @@ from gbinet.georeference.place import PlaceConfig
 class PlaceOptions:
     """What was asked for on the command line."""
 
-    # auto places bare photos by the GPS in their EXIF, in metres, where it says enough; gps does so with any
-    # scene, or ends with the reason why not.
+    # auto places photos without known cameras on the map, in metres, if the GPS in their EXIF is good enough;
+    # gps does so with any scene, or stops with the reason why it cannot.
     georeference: Literal["auto", "gps", "off"] = "auto"
     positions: Path | None = None
     """Table of known camera positions instead of GPS: name,x,y,z or name,lat,lon,alt (CSV)."""
     crs: str | None = None
-    """Coordinate system of --positions, e.g. EPSG:32615; without it, metres in a frame of your own."""
-    # Two points of an earlier cloud and their true distance: the result comes out in the unit of LENGTH. The
-    # earlier cloud must be one without a place: add --georeference off to that run where photos have GPS.
+    """Coordinate system of --positions, e.g. EPSG:32615; without it, metres in your own frame."""
+    # Two points of an earlier cloud and their true distance. The result is in the unit of LENGTH. The earlier
+    # cloud must not be georeferenced: if the photos have GPS, add --georeference off to that run.
     scale: Annotated[
         tuple[float, float, float, float, float, float, float] | None,
         tyro.conf.arg(metavar="X0 Y0 Z0 X1 Y1 Z1 LENGTH"),

@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.progress import Progress as ProgressCall
 
 
@@ -46,7 +46,7 @@ def progress_bar(label: str = "") -> Iterator[ProgressCall]:
                 lines(label or "working", done, total, what)
                 return
             if what not in tasks:
-                tasks[what] = bars.add_task(shown(f"{label} {what}".strip()), total=total)
+                tasks[what] = bars.add_task(printable(f"{label} {what}".strip()), total=total)
             bars.update(bars.task_ids[tasks[what]], completed=done, total=total)
 
         yield progress
@@ -84,7 +84,7 @@ class _Lines:
     def __call__(self, title: str, done: int, total: int, what: str) -> None:
         if time.monotonic() - self.last >= self.every:
             self.last = time.monotonic()
-            print(shown(f"{title}: {done} of {total}, {what}"), file=sys.stderr, flush=True)
+            print(printable(f"{title}: {done} of {total}, {what}"), file=sys.stderr, flush=True)
 
 
 class StepBars:
@@ -121,4 +121,4 @@ class StepBars:
             return
         if step not in self._tasks:
             self._tasks[step] = self._bars.add_task(_TITLES.get(step, step), total=total, what="")
-        self._bars.update(self._tasks[step], completed=done, total=total, what=shown(what))
+        self._bars.update(self._tasks[step], completed=done, total=total, what=printable(what))

@@ -72,20 +72,20 @@ def run(
     workers: ClusterFlags = ClusterOptions(),
     overwrite: bool = False,
 ) -> None:
-    """Make a dense cloud from photos.
+    """Make a dense point cloud from photos.
 
     Args:
-        photos: Folder of photos, a video, or a scene with poses (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
+        photos: Folder of photos, a video, or a scene with cameras (COLMAP, MVSNet, nerfstudio, RGB-D, ...).
         out: Folder for cloud.ply, depth/, report.html, run.json. Run again with the same folder to continue.
-        quality: Sets --max-size, --views, --min-views and --max-reprojection. The defaults below are those of
-            the quality that is given.
-        max_size: Longer side of the images in pixels; larger photos are made smaller.
-        views: Photos per depth map, the reference included.
-        camera: Which bare photos share one camera. per-folder: one camera for each subfolder; photos in
-            subfolders are read too.
-        frames: Photos taken from a video, at most: sharp ones that show something new.
-        export: Also write scene and depth maps for COLMAP, OpenMVS or nerfstudio, or depth maps as pictures,
-            into out/export; or the cloud as out/cloud.las, .laz or .xyz. Several are fine.
+        quality: Sets --max-size, --views and --max-reprojection. The defaults below are those of the chosen
+            quality.
+        max_size: Longer side of the images in pixels; larger photos are resized.
+        views: Photos per depth map, including the reference view.
+        camera: Which photos without known cameras share one. per-folder: one camera for each subfolder;
+            photos in subfolders are read too.
+        frames: Largest number of frames to use from a video. Sharp frames from new positions are chosen.
+        export: Also write the scene and depth maps for COLMAP, OpenMVS or nerfstudio, or depth maps as
+            images, into out/export, or the cloud as out/cloud.las, .laz or .xyz. You can list several.
         overwrite: Replace depth maps in the output folder that were made with other settings.
     """
     from gbinet.model.gbinet import GBiNet

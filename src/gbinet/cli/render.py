@@ -20,28 +20,28 @@ def run(
     layout: Literal["mvsnet", "blendedmvs"] = "mvsnet",
     scene_kind: Annotated[
         Literal["table", "room", "facade", "terrain"] | None,
-        otherwise("all, in their usual shares", "{table,room,facade,terrain}"),
+        otherwise("all kinds", "{table,room,facade,terrain}"),
     ] = None,
     units_per_metre: float = 1.0,
     life: float = 0.0,
     seed: int = 0,
     device: Device = "auto",
 ) -> None:
-    """Render scenes with photos, cameras, pairs and exact depth maps. Finished scenes are kept.
+    """Render scenes with photos, cameras, source views and exact depth maps. Finished scenes are kept.
 
     Args:
-        out: Folder to write; each scene becomes a folder in it.
-        scenes: How many scenes.
+        out: Folder for the scenes, with one subfolder each.
+        scenes: Number of scenes.
         views: Photos per scene.
         size: WIDTHxHEIGHT of the photos.
         assets: Folder of objects and textures (gso/, polyhaven/, meshes/, textures/), or a folder of such
             folders.
-        layout: Names of the folders in a scene.
-        scene_kind: Only this kind of scene.
-        units_per_metre: Of cameras and depth maps; 1000 writes millimetres.
-        life: Share of scenes with the difficulties of real photos: gloss, plain walls, sky, thin things,
+        layout: Layout of the scene folders.
+        scene_kind: Render only this kind of scene.
+        units_per_metre: Unit of cameras and depth maps; 1000 means millimetres.
+        life: Share of scenes with the difficulties of real photos: gloss, plain walls, sky, thin objects,
             blur, dim light, and so on. Cameras and depth maps stay exact.
-        seed: Another seed gives other scenes.
+        seed: Random seed. Different seeds give different scenes.
     """
     from gbinet.cli.progress import progress_bar
     from gbinet.inference.device import pick_device

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable
 
-from gbinet.names import shown
+from gbinet.names import printable
 
 _for_programs = False  # stdout belongs to one JSON object; all else goes to stderr
 
@@ -22,7 +22,7 @@ def for_programs() -> bool:
 
 
 def say(text: object) -> None:
-    print(shown(text), file=sys.stderr if _for_programs else sys.stdout, flush=True)
+    print(printable(text), file=sys.stderr if _for_programs else sys.stdout, flush=True)
 
 
 def say_lines(text: str) -> None:
@@ -37,6 +37,8 @@ def say_notes(texts: Iterable[str]) -> None:
 
 
 def tell(content: object) -> None:
-    """The object for programs, if one asked for it."""
+    """The object for programs, if one asked for it: valid JSON, as `write_json` writes it."""
     if _for_programs:
-        print(json.dumps(content, indent=2, default=str), flush=True)
+        from gbinet.formats.atomic import json_ready
+
+        print(json.dumps(json_ready(content), indent=2, allow_nan=False), flush=True)

@@ -31,13 +31,13 @@ class Start:
     ] = None
     """Folder of the run: weights, checkpoint, log, curves."""
     preset: Literal["rendered", "scenes", "dtu", "dtu-crops", "blendedmvs"] = "rendered"
-    """What the options below are where you do not give them."""
+    """Sets the defaults of the options below."""
     model: Annotated[
         Literal["gbinet", "binet", "gbinet-6", "bundled"] | None,
         otherwise("gbinet", "{gbinet,binet,gbinet-6,bundled}"),
     ] = None
-    """Which network: sets the options at the end."""
-    resume: bool = False  # Continue from the newest checkpoint in --out, exactly where it stopped.
+    """The network. Sets the defaults of the options at the end."""
+    resume: bool = False  # Continue from the newest checkpoint in --out.
     size: Size | None = None  # WIDTHxHEIGHT of the training images in pixels; multiples of 64.
 
     @property

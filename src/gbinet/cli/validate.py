@@ -10,7 +10,7 @@ import tyro
 from gbinet.cli.options import Assets, OutFile, otherwise
 from gbinet.cli.say import say, say_lines, tell
 from gbinet.errors import InputError
-from gbinet.formats.atomic import plain, write_json
+from gbinet.formats.atomic import write_json
 from gbinet.inference.device import pick_device
 from gbinet.model.gbinet import GBiNet
 from gbinet.render.validation import LIFE_SCENES, life_samples
@@ -32,13 +32,13 @@ def run(
 
     Args:
         weights: A weights file of gbinet, a published .ckpt, or the name of bundled weights.
-        set_: tables: errors in millimetres, on close views of tables. life: errors in percent of the depth,
-            on scenes of all kinds with one difficulty each.
+        set_: tables: errors in millimetres, on close views of tables. life: relative errors in percent, on
+            scenes of all kinds with one difficulty each.
         assets: Folder of objects and textures, as in training.
-        scenes: How many scenes; with --set life, of each difficulty.
-        stages: Stages to search.
-        first_stage: First stage to print; with --set life, only the last one is.
-        out: JSON file to write, with everything that was measured.
+        scenes: Number of scenes; with --set life, per difficulty.
+        stages: Number of stages of the search.
+        first_stage: First stage to print; with --set life, only the last stage is printed.
+        out: JSON file for all measurements.
     """
     if scenes is not None and scenes < 1:
         raise InputError(f"--scenes must be at least 1, got {scenes}")
@@ -59,4 +59,4 @@ def run(
 def _finish(out: Path | None, content: dict[str, Any]) -> None:
     if out is not None:
         say(f"figures in {write_json(out, content)}")
-    tell(plain(content))
+    tell(content)

@@ -16,7 +16,7 @@ from gbinet.scene import Scene
 
 def run(
     out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RESULT")],
-    scene: Annotated[Path | None, otherwise("the one that the result names", "FOLDER")] = None,
+    scene: Annotated[Path | None, otherwise("the scene of the result", "FOLDER")] = None,
     images: Images = None,
     port: int = 8080,
 ) -> None:
@@ -24,10 +24,10 @@ def run(
 
     Args:
         out: Output folder of `gbinet reconstruct`, or a .ply file.
-        scene: Folder of the scene, if it has moved (for cameras and photos).
-        images: Folder of the photos, if the scene has them elsewhere. What lies outside the scene and this
-            folder is not read.
-        port: Port on localhost; the next free one if it is taken.
+        scene: Folder of the scene (for cameras and photos), if it has moved.
+        images: Folder of the photos, if they are not beside the cameras of the scene. Files outside the scene
+            and this folder are not read.
+        port: Port on localhost. If it is in use, the next free port is used.
     """
     from gbinet.scenes.depth_folder import DepthFolder
     from gbinet.viewer.server import open_output, serve

@@ -1,4 +1,4 @@
-"""Views compared side by side, points chosen one view after the other: the cloud of one process."""
+"""Fusion on a cluster: workers compare views in parallel; this process chooses points, view after view."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from gbinet.cluster.pool import Pool, in_groups
 from gbinet.cluster.session import Cluster
-from gbinet.cluster.worker import JobMaker, Reader, with_whole_paths
+from gbinet.cluster.worker import JobMaker, ViewJob, with_absolute_paths
 from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError
 from gbinet.fusion.candidates import CandidateMaker, Candidates, PointChooser
@@ -24,8 +24,8 @@ _GROUP = 16  # views that a worker takes at a time: each map is read about once
 _AHEAD = 2  # groups per worker that may be compared before the choice comes to them
 
 
-class _Expected:
-    """Depth maps of a folder; one that should be there and is not (a slow network folder) is an error."""
+class _RequiredMaps:
+    """Depth maps of a folder; it is an error if one of the known ones is missing (a slow network folder)."""
 
     def __init__(self, folder: DepthFolder, known: set[int]) -> None:
         self.folder, self.known = folder, known
@@ -37,8 +37,8 @@ class _Expected:
         return found
 
 
-class FusionJob(Reader):
-    """A worker's maps."""
+class FusionJob(ViewJob):
+    """Candidates for points by one worker, which keeps depth maps between views."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class FusionJob(Reader):
     ) -> None:
         self.pictures = pictures
         where = pick_device(device)
-        self.maker = CandidateMaker(Comparer(scene, _Expected(folder, known), config, where, self.refuse))
+        self.maker = CandidateMaker(Comparer(scene, _RequiredMaps(folder, known), config, where, self.refuse))
 
     def begin(self, item: int, following: Sequence[int], lost: dict[int, str]) -> Callable[[], Any]:
         self.lost.update(lost)
@@ -69,9 +69,9 @@ def views_on(
 ) -> Generator[Callable[[], FusedView], None, None]:
     """`begin_views` by the workers of a cluster: the same views in the same order, bit by bit.
 
-    wants  of which views depth map and photo are needed beside the points
+    wants  whether the depth map and photo of a view are needed too
     """
-    scene = with_whole_paths(scene)
+    scene = with_absolute_paths(scene)
     where = None if folder.folder is None else Path(folder.folder).absolute()
     folder = DepthFolder(scene, where, folder.scale)
     known = set(folder.known())

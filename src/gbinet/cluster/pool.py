@@ -1,7 +1,7 @@
-"""Workers that take work: who is free gets the next group, and what a worker loses goes to another.
+"""A pool of workers: a free one gets the next group of items, and the items of a lost one go to others.
 
-Items are numbers. A group is a run of items that should stay together, because they share what a worker
-keeps; its items are sent one by one, so that the rest of a group can still go to somebody else.
+Items are integers. A group is a run of items that should go to one worker, because they share what it caches.
+Its items are sent one by one, so that the rest of a group can still go to another worker.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from gbinet.cluster.worker import Answer, Worker
 from gbinet.errors import GBiNetError
 
 log = logging.getLogger(__name__)
-_IN_FLIGHT = 2  # items that a worker has at a time: one computes, the other is written or waits
-_MOST_DEATHS = 3  # workers that may die at one item, and workers in a row that may fail to start
-_PATIENCE = 300.0  # s without any worker
-_SOON = 30.0  # s that workers which are starting are waited for when all others are stuck
+_IN_FLIGHT = 2  # items that a worker has at a time: one is computed, the other is written or waits
+_MAX_DEATHS = 3  # workers that may die at one item, and workers in a row that may fail to start
+_MAX_WAIT = 300.0  # s without any worker
+_START_TIME = 30.0  # s to wait for workers that are starting, when all others cannot go on
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_LOOK = 5.0  # s between looks at how large the cluster is
+_RESIZE_INTERVAL = 5.0  # s between two checks of the size of the cluster
 
 
 @dataclass(eq=False)
 class _PoolWorker:
-    """One worker, seen from here."""
+    """A worker, as the pool sees it."""
 
     actor: Any
     node: str = ""  # empty until it is ready
@@ -40,19 +40,19 @@ class _PoolWorker:
 
 
 class Pool:
-    """`with Pool(...) as pool: for item, value, large in pool.results(groups): ...`"""
+    """Runs a job on workers: `with Pool(...) as pool: for item, value, large in pool.results(groups): ...`"""
 
     def __init__(self, cluster: Cluster, make: Any, on_gpu: bool) -> None:
         self.ray, self.cluster, self.on_gpu = cluster.ray, cluster, on_gpu
         self.cores = 1 if on_gpu else cluster.worker_cores()
         self.lost: dict[int, str] = {}  # views whose files no machine can read -> why
-        self._make = make  # makes the job, on the other side
+        self._make = make  # makes the job, on a worker
         self._workers: list[_PoolWorker] = []
         # Answer -> worker, item (None: start), large.
         self._calls: dict[Any, tuple[_PoolWorker, int | None, Any]] = {}
         self._dismissed = self._failed_starts = 0
-        self._why = ""  # the last reason why a worker was not there any more
-        self._looked, self._wanted = 0.0, 0
+        self._last_problem = ""  # why the last worker was lost
+        self._last_resize, self._wanted = 0.0, 0
         self._idle_since = time.monotonic()
 
     def __enter__(self) -> Pool:
@@ -73,10 +73,10 @@ class Pool:
     def results(
         self, groups: Sequence[Sequence[int]], ahead: int | None = None
     ) -> Iterator[tuple[int, Any, Any]]:
-        """Item, value and what is large, as they are done; each item once.
+        """Yield (item, value, large value) for each item once, as they are done.
 
-        ahead  in the order of the items instead; none is begun that lies further than so many from the one
-               that is waited for, so that what waits here or on the workers' machines is bounded
+        With `ahead`, yield in the order of the items. No item is begun that is more than `ahead` beyond the
+        next one to be yielded: this bounds the results that wait here or on the machines of the workers.
         """
         order = [item for group in groups for item in group]
         self._queue = deque(deque(group) for group in groups if group)
@@ -86,12 +86,12 @@ class Pool:
         self._problems: dict[int, Answer] = {}  # item -> why, the last time
         self._deaths: dict[int, int] = {}
         waiting: dict[int, tuple[Any, Any]] = {}  # done, but not their turn
-        given = 0
-        while given < len(order):
+        yielded = 0
+        while yielded < len(order):
             for item, value, large in self._finished():
                 waiting[item] = (value, large)
-            while waiting and (ahead is None or order[given] in waiting):
-                item = next(iter(waiting)) if ahead is None else order[given]
+            while waiting and (ahead is None or order[yielded] in waiting):
+                item = next(iter(waiting)) if ahead is None else order[yielded]
                 value, large = waiting.pop(item)
                 try:
                     fetched = self.ray.get(large)
@@ -99,16 +99,21 @@ class Pool:
                     self._put_back(deque([item]))
                     log.warning("a result is lost and will be made again: %s", _reason(error))
                     continue
-                given += 1
+                yielded += 1
                 if ahead is not None:
-                    self._limit = given + ahead
+                    self._limit = yielded + ahead
                 yield item, value, fetched
 
     def _finished(self) -> Iterator[tuple[int, Any, Any]]:
-        """Hand out work, wait a moment, and see what came back."""
-        self._hire()
+        """Send out items, wait for an answer, and yield the results."""
+        self._start_workers()
         for worker in self._workers:
-            while worker.node and len(worker.sent) < _IN_FLIGHT and self._take(worker) and self._room(worker):
+            while (
+                worker.node
+                and len(worker.sent) < _IN_FLIGHT
+                and self._find_work(worker)
+                and self._may_send(worker)
+            ):
                 self._send(worker)
         self._check_stuck()
         if not self._calls:
@@ -135,12 +140,12 @@ class Pool:
             else:
                 yield item, answer.value, large
 
-    def _take(self, worker: _PoolWorker) -> bool:
-        """See to it that a worker has an item to be sent."""
+    def _find_work(self, worker: _PoolWorker) -> bool:
+        """Give a worker a group if it has none; returns whether it has an item that may be sent now."""
         if worker.group:
             if self._may_take(worker.group[0], worker):
                 return True
-            # It is too early for these, but what a lost worker had may be due: nothing waits for the rest.
+            # Too early for these. Items of a lost worker may be due instead.
             self._put_back(worker.group)
             worker.group = deque()
         for number, group in enumerate(self._queue):
@@ -150,24 +155,23 @@ class Pool:
                 del self._queue[number]
                 worker.group = group
                 return True
-        # Nothing is left to be handed out: half of what the busiest of the others still has.
-        other = max(self._workers, key=lambda one: len(one.group))
-        if len(other.group) > 1 and all(self._may_take(item, worker) for item in other.group):
-            keep = len(other.group) // 2
-            whole = list(other.group)
-            other.group, worker.group = deque(whole[:keep]), deque(whole[keep:])
+        # The queue has nothing for it: take half of what the busiest worker has not sent yet.
+        busiest = max(self._workers, key=lambda other: len(other.group))
+        if len(busiest.group) > 1 and all(self._may_take(item, worker) for item in busiest.group):
+            items, half = list(busiest.group), len(busiest.group) // 2
+            busiest.group, worker.group = deque(items[:half]), deque(items[half:])
             return True
         return False
 
     def _put_back(self, group: deque[int]) -> None:
-        """Into the queue, which is in the order of the items: what is due first is taken first."""
-        insort(self._queue, group, key=lambda one: self._position[one[0]])
+        """Insert a group into the queue, which is in the order of the items."""
+        insort(self._queue, group, key=lambda queued: self._position[queued[0]])
 
     def _may_take(self, item: int, worker: _PoolWorker) -> bool:
         return self._position[item] < self._limit and worker.node not in self._refused.get(item, ())
 
-    def _room(self, worker: _PoolWorker) -> bool:
-        """An item at which a worker may have died goes alone: then it is known which one it was."""
+    def _may_send(self, worker: _PoolWorker) -> bool:
+        """An item at which a worker may have died is sent alone: the next death then shows whether it did."""
         return not worker.sent or self._deaths.keys().isdisjoint({*worker.sent, worker.group[0]})
 
     def _send(self, worker: _PoolWorker) -> None:
@@ -180,35 +184,35 @@ class Pool:
     # ---- what goes wrong ----
 
     def _failed(self, worker: _PoolWorker, item: int, answer: Answer) -> None:
-        """A worker is well and could not do an item: others try, those on other machines."""
+        """A worker could not do an item: workers on other machines try it."""
         self._refused.setdefault(item, set()).add(worker.node)
         self._problems[item] = answer
         self._put_back(deque([item]))
-        if answer.unreadable is None:  # a full disk, say: what comes next would fail there too
-            self._why = answer.problem
+        if answer.unreadable is None:  # such as a full disk: the next items would fail there too
+            self._last_problem = answer.problem
             self._dismissed += 1
             self._give_back(worker)
             log.warning("a worker is not used any more: %s", answer.problem)
 
     def _died(self, worker: _PoolWorker, error: Exception) -> None:
-        self._why = _reason(error)
+        self._last_problem = _reason(error)
         if not worker.node:
             self._failed_starts += 1
-            if self._failed_starts >= _MOST_DEATHS and not any(one.node for one in self._workers):
-                raise GBiNetError(f"no worker could be started on the cluster: {self._why}")
+            if self._failed_starts >= _MAX_DEATHS and not any(one.node for one in self._workers):
+                raise GBiNetError(f"no worker could be started on the cluster: {self._last_problem}")
         for item in worker.sent:
             self._deaths[item] = self._deaths.get(item, 0) + 1
-            if self._deaths[item] >= _MOST_DEATHS:
+            if self._deaths[item] >= _MAX_DEATHS:
                 raise GBiNetError(
-                    f"{_MOST_DEATHS} workers died at the same view, most likely for lack of memory; use "
-                    f"smaller images (--max-size) or fewer workers (--worker-cores): {self._why}"
+                    f"{_MAX_DEATHS} workers died at the same view, most likely for lack of memory; use "
+                    f"smaller images (--max-size) or fewer workers (--worker-cores): {self._last_problem}"
                 )
         if worker.sent:
-            log.warning("a worker died; another one does its work: %s", self._why)
+            log.warning("a worker died; another one does its work: %s", self._last_problem)
         self._give_back(worker)
 
     def _give_back(self, worker: _PoolWorker) -> None:
-        """What a worker had is for others."""
+        """Remove a worker, and put its items back into the queue."""
         if worker.group:
             self._put_back(worker.group)
         for item in worker.sent:
@@ -222,26 +226,27 @@ class Pool:
             self.ray.kill(worker.actor)
 
     def _check_stuck(self) -> None:
-        """Nothing is under way, and something is left: no worker can do it, or there is none."""
+        """Raise an error, or give up a view, if items are left but none is being computed."""
         if any(worker.sent for worker in self._workers):
             self._idle_since = time.monotonic()
             return
         idle, starting = time.monotonic() - self._idle_since, any(not worker.node for worker in self._workers)
         if any(worker.node for worker in self._workers):
-            if not starting or idle > _SOON:
-                self._nobody_can()
+            if not starting or idle > _START_TIME:
+                self._give_up_unreadable()
         elif not self._workers and self._dismissed:
-            raise GBiNetError(self._why)
-        elif idle > _PATIENCE:
+            raise GBiNetError(self._last_problem)
+        elif idle > _MAX_WAIT:
             what = "GPU was" if self.on_gpu else f"{self.cores} cores were"
             address = self.cluster.config.address
             raise GBiNetError(
-                f"--cluster {address}: no {what} free for a worker within {_PATIENCE:.0f} s "
-                f"(`ray status` shows who has them; --worker-cores asks for fewer). {self._why}".strip()
+                f"--cluster {address}: no {what} free for a worker within {_MAX_WAIT:.0f} s "
+                "(`ray status` shows who has them; --worker-cores asks for fewer). "
+                f"{self._last_problem}".strip()
             )
 
-    def _nobody_can(self) -> None:
-        """Every machine has refused an item. What nobody can read is left out from now on."""
+    def _give_up_unreadable(self) -> None:
+        """All machines have refused an item: if they cannot read a view, do without it from now on."""
         item = next((group[0] for group in self._queue if group[0] in self._refused), None)
         answer = (
             Answer(problem="workers are idle, and work is left") if item is None else self._problems[item]
@@ -254,11 +259,11 @@ class Pool:
 
     # ---- workers ----
 
-    def _hire(self) -> None:
-        """As many workers as there is room for; machines may come and go."""
-        if time.monotonic() - self._looked > _LOOK:
-            self._looked, self._wanted = time.monotonic(), self.size()
-        if self._failed_starts >= _MOST_DEATHS:
+    def _start_workers(self) -> None:
+        """Start workers up to the size of the cluster; machines may come and go."""
+        if time.monotonic() - self._last_resize > _RESIZE_INTERVAL:
+            self._last_resize, self._wanted = time.monotonic(), self.size()
+        if self._failed_starts >= _MAX_DEATHS:
             return
         while len(self._workers) < self._wanted - self._dismissed:
             resources = {"num_cpus": self.cores, **({"num_gpus": 1} if self.on_gpu else {})}

@@ -1,4 +1,4 @@
-"""A Ray to work on: one of this machine's own for the time of a run, or one that is running already."""
+"""The connection to Ray: a cluster that is running already, or one on this machine for the time of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gbinet.errors import GBiNetError, InputError, check_positive
 from gbinet.formats.optional import optional, own_sigterm
 
 LOCAL = "local"
-CORES = 2  # of a worker, where nobody says how many
+CORES = 2  # of a worker, by default
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A connection."""
+    """A connection to Ray."""
 
     ray: Any  # the module
     config: ClusterConfig
@@ -100,7 +100,7 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if config.address == LOCAL:
         options |= {"num_cpus": usable_cores(), "include_dashboard": False}
-    _knock(config.address)
+    _check_reachable(config.address)
     try:
         with own_sigterm():
             ray.init(address=config.address, **options)
@@ -114,8 +114,8 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
         ) from error
 
 
-def _knock(address: str) -> None:
-    """Where nobody listens, Ray itself would try again for minutes."""
+def _check_reachable(address: str) -> None:
+    """Raise an InputError if nothing listens at the address: Ray itself would try again for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
         return

@@ -1,4 +1,4 @@
-"""What runs on the other side: an actor that holds a job and does one item after the other."""
+"""What runs on the machines of a cluster: an actor that holds a job and does one item after the other."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gbinet.scene import Scene
 
 
 class RefusedError(GBiNetError):
-    """A worker cannot read what belongs to a view. Another machine may."""
+    """A worker cannot read the files of a view; another machine may be able to."""
 
     def __init__(self, view: int, reason: str) -> None:
         super().__init__(reason)
         self.view = view
 
 
-class Reader:
-    """A job that reads views: it does without those that nobody can read, and refuses work for the others."""
+class ViewJob:
+    """A job that reads views: does without those that no machine can read, and refuses items for others."""
 
     @cached_property
     def lost(self) -> dict[int, str]:
@@ -39,7 +39,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a worker says about an item; what is large travels beside it."""
+    """The answer of a worker for an item; large data is returned separately."""
 
     value: Any = None
     problem: str = ""  # why the worker could not do it
@@ -48,18 +48,19 @@ class Answer:
 
 
 class Job(Protocol):
-    """Work on the items of a list, with what should be kept from one to the next."""
+    """Work on items, with state that is kept from one to the next."""
 
     def begin(self, item: int, following: Sequence[int], lost: dict[int, str]) -> Callable[[], Any]:
-        """Compute, in one thread, item after item. `lost`: views whose files no machine can read.
+        """Compute one item; always called in the same thread. `lost`: views whose files no machine can read.
 
-        What is returned is called beside the next item. It gives a small value and a large one.
+        The function that it returns is called while the next item is computed, and returns a small value and
+        a large one.
         """
 
 
 @dataclass(frozen=True)
 class JobMaker:
-    """Makes a job on the other side, from what was sent there once."""
+    """Makes a job on a worker's machine, from arguments that are sent there once."""
 
     kind: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -70,7 +71,7 @@ class JobMaker:
 
 @dataclass
 class _Messages(logging.Handler):
-    """Collects warnings, to be shown where somebody sees them."""
+    """Collects logged warnings, which the driver logs again."""
 
     texts: list[str] = field(default_factory=list)
 
@@ -89,7 +90,7 @@ class _Messages(logging.Handler):
 
 
 class Worker:
-    """The actor. Two calls at a time: one computes, the other writes or sends what the last one left."""
+    """The actor. Two calls run at a time: one computes an item, the other writes or sends the one before."""
 
     def __init__(self, make: Callable[[], Job]) -> None:
         self._messages = _Messages()
@@ -104,7 +105,7 @@ class Worker:
         return ray.get_runtime_context().get_node_id(), __version__
 
     def do(self, item: int, following: Sequence[int], lost: dict[int, str]) -> tuple[Answer, Any]:
-        """Errors are answers: exceptions of our own do not travel well."""
+        """Do an item; errors become answers, because not every exception can be sent between processes."""
         try:
             finish = self._computing.submit(self._job.begin, item, following, lost).result()
             value, large = finish()
@@ -117,19 +118,19 @@ class Worker:
             return Answer(problem=traceback.format_exc(), messages=self._messages.taken()), None
 
 
-def with_whole_paths(scene: Scene) -> Scene:
+def with_absolute_paths(scene: Scene) -> Scene:
     """The scene with absolute paths: workers start in folders of their own."""
 
-    def whole(path: Path | None) -> Path | None:
+    def absolute(path: Path | None) -> Path | None:
         return None if path is None else path.absolute()
 
     views = tuple(
         replace(
             view,
             image_path=view.image_path.absolute(),
-            mask_path=whole(view.mask_path),
-            depth_path=whole(view.depth_path),
-            original_path=whole(view.original_path),
+            mask_path=absolute(view.mask_path),
+            depth_path=absolute(view.depth_path),
+            original_path=absolute(view.original_path),
         )
         for view in scene.views
     )

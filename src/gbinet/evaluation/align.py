@@ -61,8 +61,8 @@ def align_matches(
             f"got {len(source)} and {len(target)}"
         )
     rng = np.random.default_rng(seed)
-    best: tuple[int, float] = (0, 0.0)
-    inside: NDArray[np.bool_] | None = None
+    best: tuple[int, float] = (0, 0.0)  # number of inliers, minus their summed squared error
+    inliers: NDArray[np.bool_] | None = None  # [N], of the best model
     trial, trials = 0, max_trials
     while trial < trials:
         trial += 1
@@ -72,14 +72,14 @@ def align_matches(
         good = error < max_error
         quality = (int(good.sum()), -float(np.square(error[good]).sum()))
         if quality > best:
-            best, inside = quality, good
+            best, inliers = quality, good
             trials = min(max_trials, _trials_needed(quality[0] / len(source), sample))
-    if inside is None or inside.sum() < sample:
+    if inliers is None or inliers.sum() < sample:
         raise InputError(
             f"the trajectories do not fit: no similarity brings {sample} cameras within {max_error:g}; "
             "do both list the same images in the same order?"
         )
-    return fit_similarity(source[inside], target[inside])
+    return fit_similarity(source[inliers], target[inliers])
 
 
 def _trials_needed(share: float, sample: int) -> int:
@@ -102,7 +102,7 @@ def icp(
     """Point-to-point ICP with scale: the similarity that carries source onto target."""
     search = neighbours(target, device)
     matrix = np.eye(4)
-    before = (-1.0, -1.0)  # share of points with a partner, root mean square of their distances
+    quality = (-1.0, -1.0)  # share of points with a partner, root mean square of their distances
     for iteration in range(iterations):
         moved = transformed(source, matrix)
         distance, index = search.nearest(moved, max_distance)
@@ -111,10 +111,9 @@ def icp(
             raise InputError(
                 f"alignment failed: {int(found.sum())} points lie within {max_distance:g} of the truth"
             )
-        now = (float(found.mean()), float(np.sqrt(np.square(distance[found]).mean())))
-        if max(abs(now[0] - before[0]), abs(now[1] - before[1])) < _CONVERGED:
+        before, quality = quality, (float(found.mean()), float(np.sqrt(np.square(distance[found]).mean())))
+        if max(abs(quality[0] - before[0]), abs(quality[1] - before[1])) < _CONVERGED:
             break
-        before = now
         matrix = fit_similarity(moved[found], target[index[found]]) @ matrix
         if progress:
             progress(iteration + 1, iterations, f"ICP within {max_distance:g}")

@@ -1,4 +1,4 @@
-"""A cloud against the true one: distances both ways, and what is counted from them."""
+"""A cloud against the true one: distances in both directions, and scores from them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from gbinet.evaluation.nearest import Points, nearest_distances, thin
 from gbinet.formats.cloud_files import read_cloud
 from gbinet.progress import Progress
 
+_CHUNK = 1 << 22  # points checked at a time
+
 
 def load_points(path: str | Path) -> Points:
     """Positions of a cloud (.ply, .las, .laz, .xyz), checked."""
@@ -24,14 +26,14 @@ def load_points(path: str | Path) -> Points:
 
 
 def checked(points: Points, name: str) -> Points:
-    """The points, if they are a cloud that can be measured: some, and all of them finite."""
+    """Return the points; raise an InputError unless they are [N, 3] with N > 0, and all finite."""
     if points.ndim != 2 or points.shape[1] != 3:
         raise InputError(f"{name}: points must be [N, 3], got {list(points.shape)}")
     if len(points) == 0:
         raise InputError(f"{name}: the cloud has no points; nothing can be measured")
     bad = 0
-    for start in range(0, len(points), 1 << 22):
-        bad += int((~np.isfinite(points[start : start + (1 << 22)]).all(axis=1)).sum())
+    for start in range(0, len(points), _CHUNK):
+        bad += int((~np.isfinite(points[start : start + _CHUNK]).all(axis=1)).sum())
     if bad:
         raise InputError(
             f"{name}: {bad:,} of {len(points):,} points are NaN or infinite; "
@@ -76,7 +78,7 @@ def compare_clouds(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> CloudDistances:
-    """Distances both ways; `thinning` first thins the cloud to that spacing: its density does not count."""
+    """Distances in both directions; `thinning`: spacing to which the cloud is thinned first."""
     points, truth = checked(points, "the cloud"), checked(truth, "the true cloud")
     if thinning is not None:
         points = points[thin(points, thinning, seed=seed, device=device, progress=progress)]
@@ -88,16 +90,10 @@ def compare_clouds(
 def score_cloud(
     distances: CloudDistances, thresholds: Sequence[float], max_distance: float = math.inf
 ) -> CloudScore:
-    accuracy, accuracy_median = mean_and_median(distances.to_truth, max_distance)
-    completeness, completeness_median = mean_and_median(distances.to_points, max_distance)
     precision = {t: share_below(distances.to_truth, t) for t in thresholds}
     recall = {t: share_below(distances.to_points, t) for t in thresholds}
     return CloudScore(
-        accuracy=accuracy,
-        completeness=completeness,
-        overall=(accuracy + completeness) / 2,
-        accuracy_median=accuracy_median,
-        completeness_median=completeness_median,
+        **distance_figures(distances.to_truth, distances.to_points, max_distance),
         precision=precision,
         recall=recall,
         fscore={t: harmonic_mean(precision[t], recall[t]) for t in thresholds},
@@ -106,8 +102,25 @@ def score_cloud(
     )
 
 
+def distance_figures(
+    to_truth: NDArray[np.float64],  # [N]
+    to_points: NDArray[np.float64],  # [M]
+    max_distance: float,
+) -> dict[str, float]:
+    """Accuracy and completeness, mean and median each, and their overall mean, as fields of a score."""
+    accuracy, accuracy_median = mean_and_median(to_truth, max_distance)
+    completeness, completeness_median = mean_and_median(to_points, max_distance)
+    return {
+        "accuracy": accuracy,
+        "completeness": completeness,
+        "overall": (accuracy + completeness) / 2,
+        "accuracy_median": accuracy_median,
+        "completeness_median": completeness_median,
+    }
+
+
 def mean_and_median(distances: NDArray[np.float64], max_distance: float = math.inf) -> tuple[float, float]:
-    """Of the distances below max_distance; NaN where there are none."""
+    """Mean and median of the distances below max_distance; NaN where there are none."""
     used = distances[distances < max_distance]
     if len(used) == 0:
         return math.nan, math.nan
@@ -137,7 +150,10 @@ def voxel_means(points: Points, size: float) -> NDArray[np.float64]:
 def cells_of(
     points: Points, low: NDArray[np.float64], size: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Points by the voxels of a grid that starts at `low`: order [N], where each voxel begins, its count."""
+    """Sort points by the voxels of a grid that starts at `low`.
+
+    Returns the order of the points [N], where each voxel begins in it [C], and its number of points [C].
+    """
     cells = np.floor((points.astype(np.float64) - low) / size)
     if np.abs(cells).max(initial=0) >= 1 << 20:
         extent = float(np.abs(cells).max() * size)

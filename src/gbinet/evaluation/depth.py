@@ -16,13 +16,13 @@ THRESHOLDS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # millimetres, for scenes in mil
 
 @dataclass(frozen=True)
 class DepthErrors:
-    """Of the pixels whose true depth is known. A pixel without a depth counts as wrong, not as absent."""
+    """Errors over all pixels whose true depth is known; those without a depth count as wrong."""
 
     pixels: int  # pixels with known true depth
-    answered: float  # share of them that have a depth at all
-    within: dict[float, float]  # threshold -> share of all of them that are at most this far off
-    mean: float  # absolute error of the answered pixels
-    median: float  # absolute error of the answered pixels
+    answered: float  # share of these that have a depth
+    within: dict[float, float]  # threshold -> share of all of these that are at most this far off
+    mean: float  # absolute error of the pixels that have a depth
+    median: float  # the same
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -71,7 +71,7 @@ def confidence_errors(
     chosen = error[confident & answered]
     count = max(int(confident.sum()), 1)
     within = {t: float((chosen <= t).sum()) / count for t in thresholds}
-    # Errors are capped: one pixel far out must not decide the order's quality.
+    # Errors are capped: a single pixel that is far off must not dominate.
     capped = error.clamp(max=max(thresholds))
     ause = _ause(capped[answered], confidence[known][answered])
     return ConfidenceErrors(int(confident.sum()) / max(error.numel(), 1), within, ause)
@@ -113,12 +113,12 @@ def _errors(depth: Tensor, truth: Tensor, mask: Tensor | None) -> tuple[Tensor, 
 
 
 def _ause(error: Tensor, confidence: Tensor, steps: int = 50) -> float:
-    """Mean gap between the mean error of what stays when the least confident, or the worst, pixels go."""
+    """Area between the curves of mean error as the least confident pixels, and as the worst, are removed."""
     if error.numel() == 0:
         return 0.0
     by_confidence = error[confidence.argsort(descending=True)].double().cumsum(0)
     by_error = error.sort().values.double().cumsum(0)
-    kept = torch.linspace(1 / steps, 1, steps, dtype=torch.float64) * error.numel()
-    index = kept.ceil().long().clamp(1, error.numel()).to(error.device) - 1
+    remaining = torch.linspace(1 / steps, 1, steps, dtype=torch.float64) * error.numel()
+    index = remaining.ceil().long().clamp(1, error.numel()).to(error.device) - 1
     gap = (by_confidence[index] - by_error[index]) / (index + 1)
     return float(gap.mean())

@@ -1,4 +1,4 @@
-"""Depth maps of whole scenes, from files: what each view and the scene score, in memory of one view."""
+"""Scores of the depth maps of a scene, from files; one view is in memory at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOG_LOW, _LOG_HIGH, _BINS = -7.0, 7.0, 14_000  # histogram of log10(error): bin
 
 @dataclass(frozen=True)
 class DepthPair:
-    """A predicted map and the true one, as files."""
+    """The files of a predicted depth map and of the true one."""
 
     name: str
     depth: Path
@@ -41,14 +41,16 @@ class DepthPair:
 
 @dataclass(frozen=True)
 class ConfidentShare:
-    above: float  # confidence
+    """Scores of the pixels above a confidence."""
+
+    above: float  # the confidence
     share: float  # of the pixels with known truth that are more confident
-    within: dict[float, float]  # of these: threshold -> share at most this far off
+    within: dict[float, float]  # threshold -> share of these that are at most this far off
 
 
 @dataclass(frozen=True)
 class SceneDepth:
-    """Of all pixels of the scene together; the median is read off a histogram, exact to 0.3 %."""
+    """Scores over all pixels of a scene; the median is read off a histogram, exact to 0.3 %."""
 
     errors: DepthErrors
     smooth: DepthErrors  # without depth edges and their neighbourhood
@@ -66,24 +68,24 @@ def find_pairs(
 ) -> list[DepthPair]:
     """Match depth files by name; `truth` is a scene with depth, or a folder of depth files."""
     folder = maps_folder(predictions)
-    true = _truths(Path(truth), truth_scale, images)
+    truths = _find_truths(Path(truth), truth_scale, images)
     found = depth_files_in(folder)
     pairs = [
         DepthPair(name, found[name], path, depth_scale, scale)
-        for name, (path, scale) in sorted(true.items())
+        for name, (path, scale) in sorted(truths.items())
         if name in found
     ]
     _refuse_predictions(pairs)
     if not pairs:
         raise SceneError(
             f"{folder} and {truth} have no view in common; depth files must be named like the views "
-            f"(here {', '.join(sorted(true)[:3])}, ...) and end in {', '.join(SUFFIXES)}"
+            f"(here {', '.join(sorted(truths)[:3])}, ...) and end in {', '.join(SUFFIXES)}"
         )
     return pairs
 
 
 def _refuse_predictions(pairs: Sequence[DepthPair]) -> None:
-    """Scores against a prediction say nothing: every depth map would look right."""
+    """Raise a SceneError if a truth is itself a prediction: scores against it would mean nothing."""
     same = [pair.truth for pair in pairs if pair.truth.samefile(pair.depth)]
     if same:
         raise SceneError(f"{same[0]}: is given as prediction and as truth; give the true depth")
@@ -95,7 +97,8 @@ def _refuse_predictions(pairs: Sequence[DepthPair]) -> None:
         )
 
 
-def _truths(truth: Path, scale: float, images: str | Path | None) -> dict[str, tuple[Path, float]]:
+def _find_truths(truth: Path, scale: float, images: str | Path | None) -> dict[str, tuple[Path, float]]:
+    """Name of a view -> the file of its true depth, and the scale of stored values."""
     from gbinet.scenes.load import load_scene
 
     if _holds_only_depth(truth):
@@ -150,7 +153,7 @@ def _sampled(pair: DepthPair, truth: NDArray[np.float32], shape: tuple[int, ...]
 
 
 class DepthTotals:
-    """Adds up the errors of views."""
+    """Sums of the errors of views."""
 
     def __init__(self, thresholds: Sequence[float]) -> None:
         self.thresholds = tuple(thresholds)
@@ -160,14 +163,14 @@ class DepthTotals:
         self.within = np.zeros(len(self.thresholds))
         self.histogram = np.zeros(_BINS, dtype=np.int64)
 
-    def add(self, errors: DepthErrors, of_pixels: Tensor) -> None:
-        """The figures of a view, and the errors of its answered pixels [N]."""
+    def add(self, errors: DepthErrors, pixel_errors: Tensor) -> None:
+        """Add a view: its figures, and the errors of its pixels that have a depth [N]."""
         answered = errors.pixels * errors.answered
         self.pixels += errors.pixels
         self.answered += answered
         self.sum += errors.mean * answered
         self.within += errors.pixels * np.array([errors.within[t] for t in self.thresholds])
-        logs = np.log10(np.maximum(of_pixels.double().numpy(), 10**_LOG_LOW))
+        logs = np.log10(np.maximum(pixel_errors.double().numpy(), 10**_LOG_LOW))
         self.histogram += np.histogram(np.minimum(logs, _LOG_HIGH), _BINS, (_LOG_LOW, _LOG_HIGH))[0]
 
     def result(self) -> DepthErrors:
@@ -180,9 +183,9 @@ class DepthTotals:
         total = self.histogram.sum()
         if total == 0:
             return 0.0
-        bin_of = int(np.searchsorted(self.histogram.cumsum(), total / 2))
-        middle = _LOG_LOW + (bin_of + 0.5) * (_LOG_HIGH - _LOG_LOW) / _BINS
-        return 0.0 if bin_of == 0 else float(10**middle)
+        index = int(np.searchsorted(self.histogram.cumsum(), total / 2))
+        middle = _LOG_LOW + (index + 0.5) * (_LOG_HIGH - _LOG_LOW) / _BINS
+        return 0.0 if index == 0 else float(10**middle)
 
     def share_by_error(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
         """Share of the answered pixels whose error lies between consecutive edges."""
@@ -194,7 +197,7 @@ class DepthTotals:
 
 
 class DepthEvaluation:
-    """The scores of the views so far."""
+    """Collects the scores of views, one after the other."""
 
     def __init__(self, thresholds: Sequence[float] = THRESHOLDS) -> None:
         if not thresholds:
@@ -207,7 +210,7 @@ class DepthEvaluation:
         self._ause: list[float] = []
 
     def add(self, name: str, depth: Tensor, truth: Tensor, confidence: Tensor | None) -> Tensor:
-        """Count a view [H, W]; returns its error map: NaN where the truth is unknown, inf for no answer."""
+        """Add a view [H, W]; returns its error map: NaN where the truth is unknown, inf where depth is."""
         known, given = truth > 0, depth > 0
         errors = torch.where(known, torch.where(given, (depth - truth).abs(), torch.inf), torch.nan)
         smooth = away_from_edges(truth)
@@ -222,20 +225,20 @@ class DepthEvaluation:
 
     def _add_confidence(self, depth: Tensor, truth: Tensor, confidence: Tensor, pixels: int) -> None:
         for above, found in self._confident.items():
-            sure = confidence_errors(depth, confidence, truth, above=above, thresholds=self.thresholds)
-            found.append((sure.share * pixels, sure.within))
-        self._ause.append(sure.ause)
+            errors = confidence_errors(depth, confidence, truth, above=above, thresholds=self.thresholds)
+            found.append((errors.share * pixels, errors.within))
+        self._ause.append(errors.ause)
 
     def result(self) -> SceneDepth:
         confident = []
         for above, found in self._confident.items():
-            sure = sum(count for count, _ in found)
+            total = sum(count for count, _ in found)
             if found:
                 within = {
-                    t: sum(count * shares[t] for count, shares in found) / max(sure, 1)
+                    t: sum(count * shares[t] for count, shares in found) / max(total, 1)
                     for t in self.thresholds
                 }
-                confident.append(ConfidentShare(above, sure / max(self.all.pixels, 1), within))
+                confident.append(ConfidentShare(above, total / max(self.all.pixels, 1), within))
         ause = sum(self._ause) / len(self._ause) if self._ause else None
         return SceneDepth(self.all.result(), self.smooth.result(), tuple(confident), ause, dict(self.views))
 

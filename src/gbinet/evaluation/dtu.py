@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from gbinet.errors import InputError, SceneError, check_not_negative
-from gbinet.evaluation.cloud import CloudDistances, checked, load_points, mean_and_median
+from gbinet.evaluation.cloud import CloudDistances, checked, distance_figures, load_points
 from gbinet.evaluation.nearest import Points, nearest_distances, thin
 from gbinet.formats.dtu import ObservedVolume, read_observed_volume, read_plane
 from gbinet.progress import Progress
@@ -49,7 +49,7 @@ class DTUReference:
 
 @dataclass(frozen=True)
 class DTUScore:
-    """Millimetres. NaN where no distance counts (all of 20 mm or more)."""
+    """In millimetres; NaN where no distance counts, because all are 20 mm or more."""
 
     accuracy: float
     completeness: float
@@ -103,14 +103,8 @@ def evaluate_scan(
     nearest = partial(nearest_distances, max_distance=protocol.max_distance, device=device, progress=progress)
     to_reference = nearest(seen, reference.points, what="accuracy")
     to_points = nearest(above, points, what="completeness")
-    accuracy, accuracy_median = mean_and_median(to_reference, protocol.max_distance)
-    completeness, completeness_median = mean_and_median(to_points, protocol.max_distance)
     score = DTUScore(
-        accuracy=accuracy,
-        completeness=completeness,
-        overall=(accuracy + completeness) / 2,
-        accuracy_median=accuracy_median,
-        completeness_median=completeness_median,
+        **distance_figures(to_reference, to_points, protocol.max_distance),
         points=total,
         thinned=thinned,
         observed=len(seen),
@@ -149,7 +143,7 @@ def mean_score(scores: list[DTUScore]) -> DTUScore:
     return DTUScore(**values)
 
 
-# Where people's tools put the cloud of a scan, best known first.
+# Names that common programs give to the cloud of a scan, best known first.
 CLOUD_NAMES = (
     "scan{scan}/cloud.ply",
     "scan{scan}.ply",

@@ -79,7 +79,7 @@ class GridNeighbours:
 
 
 def neighbours(points: Points, device: torch.device | str = "cpu") -> Neighbours:
-    """The best search for this device."""
+    """The fastest search on this device."""
     if len(points) == 0:
         raise InputError("cannot search for neighbours in a cloud without points")
     if torch.device(device).type == "cpu" and importlib.util.find_spec("scipy"):
@@ -150,9 +150,9 @@ def _greedy(count: int, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
     alive = np.ones(count, dtype=bool)
     kept = np.zeros(count, dtype=bool)
     while alive.any():
-        waiting = np.zeros(count, dtype=bool)
-        waiting[pairs[:, 1]] = True
-        new = alive & ~waiting
+        has_earlier = np.zeros(count, dtype=bool)  # a partner that is alive
+        has_earlier[pairs[:, 1]] = True
+        new = alive & ~has_earlier
         kept |= new
         alive &= ~new
         alive[pairs[new[pairs[:, 0]], 1]] = False

@@ -25,9 +25,9 @@ COLOURS: tuple[Colour, ...] = (
     *((31, 99, 178), (214, 96, 32), (46, 140, 87), (140, 70, 160)),
     *((200, 30, 60), (120, 120, 120), (20, 160, 180), (190, 150, 20), (20, 20, 20), (230, 120, 170)),
 )
-_LEGEND = 150  # px, its width; longer names, and more of them than so many, stand beside the plot
-_MOST_INSIDE = 4
-_LETTER = 7  # px, about, of a name
+_LEGEND = 150  # px, its width inside the plot; one with longer names, or more of them, stands beside it
+_MAX_INSIDE = 4  # names
+_LETTER = 7  # px, about, its width in a name
 
 # Small error to large: blue, green, yellow, red. Grey: no answer.
 _RAMP = np.array(
@@ -86,7 +86,7 @@ def plot(
         x_ticks = [float(k) for k in range(len(x_names))]
     y_ticks = [bottom + t for t in ticks((top or max(float(c.y.max()) for c in curves)) - bottom)]
     legend = 20 + _LETTER * max(len(c.label) for c in curves)
-    beside = len(curves) > _MOST_INSIDE or (len(curves) > 1 and legend > _LEGEND)
+    beside = len(curves) > _MAX_INSIDE or (len(curves) > 1 and legend > _LEGEND)
     room = legend + 20 if beside else 0
     image = Image.new("RGB", ((_WIDTH + room) * _SCALE, _HEIGHT * _SCALE), _PAPER)
     draw = ImageDraw.Draw(image)

@@ -1,4 +1,4 @@
-"""Whether confidence means what it says: of the pixels with confidence c, is a share c right?"""
+"""Calibration of confidence: is a share c of the pixels with confidence c right?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BINS = 10  # of confidence, equally wide
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Pixels whose confidence is about the same."""
+    """The pixels whose confidence lies in [low, high]."""
 
     low: float
     high: float
@@ -28,7 +28,7 @@ class Reliability:
     """The reliability diagram in numbers."""
 
     bins: tuple[ReliabilityBin, ...]  # those that have pixels
-    error: float  # mean calibration error: |confidence - right|, weighted by share; 0 = means what it says
+    error: float  # mean calibration error: |confidence - right|, weighted by share; 0 = calibrated
 
     def to_dict(self) -> dict[str, object]:
         return {"error": self.error, "bins": [asdict(b) for b in self.bins]}
@@ -46,16 +46,16 @@ def reliability(confidence: Tensor, right: Tensor, bins: int = BINS) -> Reliabil
     """Of pixels of any shape: confidence in [0, 1], right bool."""
     if confidence.shape != right.shape:
         raise InputError(f"confidence is {list(confidence.shape)} but what is right {list(right.shape)}")
-    said, hit = confidence.flatten().double(), right.flatten().double()
-    at = (said * bins).long().clamp(0, bins - 1)
-    counts, sums, hits = (
-        torch.zeros(bins, dtype=torch.float64, device=said.device).index_add_(0, at, of)
-        for of in (torch.ones_like(said), said, hit)
+    predicted, correct = confidence.flatten().double(), right.flatten().double()  # [N]
+    index = (predicted * bins).long().clamp(0, bins - 1)
+    counts, predicted_sums, correct_sums = (
+        torch.zeros(bins, dtype=torch.float64, device=index.device).index_add_(0, index, values)
+        for values in (torch.ones_like(predicted), predicted, correct)
     )
-    total = said.numel()
+    total = predicted.numel()
     rows = [
         ReliabilityBin(i / bins, (i + 1) / bins, n / total, c / n, h / n)
-        for i, (n, c, h) in enumerate(torch.stack([counts, sums, hits], 1).tolist())
+        for i, (n, c, h) in enumerate(torch.stack([counts, predicted_sums, correct_sums], 1).tolist())
         if n
     ]
     return Reliability(tuple(rows), sum(b.share * abs(b.confidence - b.right) for b in rows))

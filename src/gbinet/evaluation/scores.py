@@ -1,4 +1,4 @@
-"""A score as files: JSON for programs, Markdown for people, plots, coloured clouds; and what was scored."""
+"""Scores as files: JSON for programs, Markdown for people, plots, coloured clouds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,30 @@ from gbinet.formats.atomic import write_json, write_text
 from gbinet.formats.image import write_image
 from gbinet.formats.ply import write_ply
 from gbinet.formats.reading import is_file, read_json
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.pointcloud import PointCloud
 from gbinet.provenance import software
 
-# What other parts of the software leave beside their results: weights, settings, versions, commit.
+# Records beside results: weights, settings, versions, commit.
 RECORDS = ("run.json", "settings.json")
-# Parts of them that say how it went, not what made the result.
-_NOT_SETTINGS = (
-    *("scene", "points", "warnings", "seconds", "network_seconds", "peak_memory_mib", "peak_gpu_memory_mib"),
-    *("maps", "computed", "kept", "failed", "encoded", "encoded_again", "tile"),
+# Keys in them that tell how the run went, not how the result was made.
+_NOT_SETTINGS = frozenset(
+    [
+        "scene",
+        "points",
+        "warnings",
+        "seconds",
+        "network_seconds",
+        "peak_memory_mib",
+        "peak_gpu_memory_mib",
+        "maps",
+        "computed",
+        "kept",
+        "failed",
+        "encoded",
+        "encoded_again",
+        "tile",
+    ]
 )
 _BINS = 100
 
@@ -47,52 +61,50 @@ class Table:
 
 @dataclass(frozen=True)
 class ScoreSheet:
-    """Tables and what belongs to them."""
+    """The contents of a report: a main table, further ones, and what was measured how."""
 
     title: str
     table: Table  # a row per scan or scene; the last may be their mean
     more: Mapping[str, Table] = field(default_factory=dict)  # by their titles
     settings: Mapping[str, object] = field(default_factory=dict)  # of the measurement
-    prediction: Mapping[str, object] = field(default_factory=dict)  # of what is measured: see `provenance`
+    prediction: Mapping[str, object] = field(default_factory=dict)  # what is measured: see `provenance`
     notes: Sequence[str] = ()
     details: Mapping[str, object] = field(default_factory=dict)  # only in the JSON
     pictures: Sequence[Path] = ()  # shown in the Markdown
 
 
-def write_scores(folder: str | Path, report: ScoreSheet, name: str = "scores") -> tuple[Path, Path]:
+def write_scores(folder: str | Path, sheet: ScoreSheet, name: str = "scores") -> tuple[Path, Path]:
     """Write `<name>.json` and `<name>.md`."""
     folder = Path(folder)
     content = {
-        "title": report.title,
+        "title": sheet.title,
         "scored_by": software(),
-        "made_by": makers([report.prediction, report.details]),
-        "prediction": report.prediction,
-        "settings": report.settings,
-        "rows": report.table.records(),
-        **{title: table.records() for title, table in report.more.items()},
-        "notes": report.notes,
-        **report.details,
+        "made_by": makers([sheet.prediction, sheet.details]),
+        "prediction": sheet.prediction,
+        "settings": sheet.settings,
+        "rows": sheet.table.records(),
+        **{title: table.records() for title, table in sheet.more.items()},
+        "notes": sheet.notes,
+        **sheet.details,
     }
-    return write_json(folder / f"{name}.json", content), _write_markdown(folder / f"{name}.md", report)
+    return write_json(folder / f"{name}.json", content), _write_markdown(folder / f"{name}.md", sheet)
 
 
-def _write_markdown(path: Path, report: ScoreSheet) -> Path:
-    lines = [f"# {shown(report.title)}", ""]
-    made_by = makers([report.prediction, report.details])
-    lines += [f"Made by {in_words(one)}." for one in made_by]
+def _write_markdown(path: Path, sheet: ScoreSheet) -> Path:
+    lines = [f"# {printable(sheet.title)}", ""]
+    made_by = makers([sheet.prediction, sheet.details])
+    lines += [f"Made by {describe_maker(maker)}." for maker in made_by]
     lines += [f"Scored by {software()}.", ""]
-    for heading, values in (("Measured", report.prediction), ("Measured with", report.settings)):
+    for heading, values in (("Measured", sheet.prediction), ("Measured with", sheet.settings)):
         if values:
-            lines += [
-                f"{heading}: " + "; ".join(f"{shown(k)} `{shown(v)}`" for k, v in _flat(values)) + ".",
-                "",
-            ]
-    lines += [report.table.markdown(), ""]
-    lines += [line for note in report.notes for line in (note, "")]
-    for title, table in report.more.items():
+            listed = "; ".join(f"{printable(key)} `{printable(value)}`" for key, value in _flat(values))
+            lines += [f"{heading}: {listed}.", ""]
+    lines += [sheet.table.markdown(), ""]
+    lines += [line for note in sheet.notes for line in (note, "")]
+    for title, table in sheet.more.items():
         lines += [f"## {title}", "", table.markdown(), ""]
-    for picture in report.pictures:
-        lines += [f"![{shown(picture.stem)}]({quote(bytes(picture.relative_to(path.parent)))})", ""]
+    for picture in sheet.pictures:
+        lines += [f"![{printable(picture.stem)}]({quote(bytes(picture.relative_to(path.parent)))})", ""]
     return write_text(path, "\n".join(lines))
 
 
@@ -130,11 +142,11 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> 
 def _cell(value: object, digits: int) -> str:
     if isinstance(value, float):
         return "-" if math.isnan(value) else f"{value:.{digits}f}"
-    return f"{value:,}" if isinstance(value, int) else shown(value).replace("|", "\\|")
+    return f"{value:,}" if isinstance(value, int) else printable(value).replace("|", "\\|")
 
 
 def provenance(path: str | Path) -> dict[str, object]:
-    """Which file is scored, and what the records beside it say: weights, settings, commit."""
+    """The file that is scored, with the records beside it: weights, settings, commit."""
     path = Path(path)
     found: dict[str, object] = {"path": str(path)}
     folder = path if path.is_dir() else path.parent
@@ -151,19 +163,19 @@ def provenance(path: str | Path) -> dict[str, object]:
 
 
 def makers(records: object) -> list[dict[str, object]]:
-    """Every maker that records name, however deep: what each wrote under `made_by`, once."""
+    """Every distinct value of `made_by` in nested records."""
     found: list[dict[str, object]] = []
     if isinstance(records, Mapping):
-        given = records.get("made_by", [])
-        found += [one for one in (given if isinstance(given, list) else [given]) if isinstance(one, dict)]
+        made_by = records.get("made_by", [])
+        found += [m for m in (made_by if isinstance(made_by, list) else [made_by]) if isinstance(m, dict)]
         records = [value for key, value in records.items() if key != "made_by"]
     if isinstance(records, list | tuple):
-        found += [one for value in records for one in makers(value)]
-    return [one for i, one in enumerate(found) if one not in found[:i]]
+        found += [maker for value in records for maker in makers(value)]
+    return [maker for i, maker in enumerate(found) if maker not in found[:i]]
 
 
-def in_words(made_by: Mapping[str, object]) -> str:
-    """'weights gbinet.safetensors (content 0123...), gbinet 0.1.0, commit 89ab...'."""
+def describe_maker(made_by: Mapping[str, object]) -> str:
+    """In words: 'weights gbinet.safetensors (content 0123...), gbinet 0.1.0, commit 89ab...'."""
     file = made_by.get("weights_file") or "without a file"
     words = (
         f"weights {file} (content {made_by.get('weights', 'unknown')}), gbinet {made_by.get('gbinet', '?')}"

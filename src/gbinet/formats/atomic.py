@@ -29,12 +29,12 @@ _REASONS = {
     errno.ENAMETOOLONG: "the name is too long for the file system",
     errno.ENOENT: "no folder can be made here; choose another place",  # e.g. in /proc
 }
-_FLUSHED = 64 << 20  # bytes that are worth a flush
+_FLUSH_BYTES = 64 << 20  # bytes to write between two flushes in the background
 _TEMPORARY = re.compile(r"\.gbinet-tmp-[0-9a-f]{8}-.*", re.DOTALL)
 
 
-def write_error(path: Path, error: OSError) -> GBiNetError | None:
-    """What a user should read when `path` could not be written; None if there is nothing better to say."""
+def explain_write_error(path: Path, error: OSError) -> GBiNetError | None:
+    """An error that says why `path` could not be written; None for causes without a better explanation."""
     reason = _REASONS.get(error.errno or 0)
     return GBiNetError(f"cannot write {path}: {reason}") if reason else None
 
@@ -57,47 +57,48 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         _flush_folder(target.parent)
     except OSError as error:
         # Only failures of this very write: the body may also read other files, whose errors are not ours.
-        named = error.filename2 or error.filename  # of a copy, the second is what is written
+        named = error.filename2 or error.filename  # of a copy, the second is the one that is written
         ours = named is None or Path(named).parent in (target.parent, *target.parents)
-        ours &= error.errno != errno.ENOENT or not target.parent.is_dir()  # else, something else is not there
-        if ours and (said := write_error(target, error)) is not None:
-            raise said from error
+        if error.errno == errno.ENOENT and target.parent.is_dir():
+            ours = False  # the missing file is another one
+        if ours and (explained := explain_write_error(target, error)) is not None:
+            raise explained from error
         raise
     finally:
-        with suppress(OSError):  # the folder itself may be out of reach; then the first error matters
+        with suppress(OSError):  # the folder itself may be out of reach; the first error says so
             temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
-    """The same for one file, opened for bytes. A disk that is full only when it is closed counts too."""
+    """`atomic_path` for one file, open for writing bytes. An error on closing it (a full disk) counts too."""
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         yield file
 
 
-class EarlyFlush:
-    """Bytes go to the disk while more are written: at its end, a large file waits for few of them."""
+class BackgroundFlush:
+    """Flushes a large file to the disk while more is written, so that the flush at its end is short."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._thread = ThreadPoolExecutor(1, "flush")
-        self._flushing: Future[None] | None = None
-        self._written = 0  # bytes since
+        self._flush: Future[None] | None = None  # the last one that was begun
+        self._unflushed = 0  # bytes written since then
 
-    def wrote(self, count: int) -> None:
-        """So many bytes more are in the file. Raises what went wrong with earlier ones."""
-        self._written += count
-        if self._written < _FLUSHED or not (self._flushing is None or self._flushing.done()):
+    def add_written(self, count: int) -> None:
+        """Count bytes that were written; flush when they are many. Raises the error of an earlier flush."""
+        self._unflushed += count
+        if self._unflushed < _FLUSH_BYTES or not (self._flush is None or self._flush.done()):
             return
-        if self._flushing is not None:
-            self._flushing.result()
-        self._written, self._flushing = 0, self._thread.submit(os.fsync, self._file.fileno())
+        if self._flush is not None:
+            self._flush.result()
+        self._unflushed, self._flush = 0, self._thread.submit(os.fsync, self._file.fileno())
 
     def close(self) -> None:
-        """Before the file is closed."""
+        """Wait for the last flush, before the file is closed; raises its error."""
         self._thread.shutdown()
-        if self._flushing is not None:
-            self._flushing.result()
+        if self._flush is not None:
+            self._flush.result()
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -107,39 +108,39 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_json(path: str | Path, content: object) -> Path:
-    """For people too: indented. Valid JSON always: see `plain`."""
-    return write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    """Write indented, strictly valid JSON of anything that `json_ready` takes."""
+    return write_text(path, json.dumps(json_ready(content), indent=2, allow_nan=False) + "\n")
 
 
-def plain(value: Any) -> Any:
-    """Dataclasses, paths, arrays and numbers of numpy -> what JSON knows; NaN and infinity become null."""
+def json_ready(value: Any) -> Any:
+    """Dataclasses, paths, arrays and NumPy numbers as values that JSON has; NaN and infinity become None."""
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return json_ready(asdict(value))
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): json_ready(item) for key, item in value.items()}
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return json_ready(value.tolist())
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [json_ready(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 def remove_temporary(*folders: Path) -> list[Path]:
-    """Remove what `atomic_path` left behind in these very folders when its process was killed.
+    """Remove the files that killed processes left in these folders (not below them); returns their paths.
 
     Call this only while holding the folder's lock: see gbinet.formats.lock.
     """
-    found = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
-    left = [path for path in found if _TEMPORARY.fullmatch(path.name) and not path.is_dir()]
-    for path in left:
+    entries = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    leftovers = [path for path in entries if _TEMPORARY.fullmatch(path.name) and not path.is_dir()]
+    for path in leftovers:
         path.unlink(missing_ok=True)
-    return left
+    return leftovers
 
 
 def _flush(path: Path) -> None:
-    """Bytes that the system still holds in memory go to the disk; of a folder, those of all its files."""
+    """Move the bytes of a file, or of all files in a folder, from the system's memory to the disk."""
     if path.is_dir():
         for entry in path.iterdir():
             _flush(entry)
@@ -149,7 +150,7 @@ def _flush(path: Path) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """The same for the names in a folder, where the system can do it (Windows and some networks cannot)."""
+    """Flush the names in a folder, where the system can (Windows and some network file systems cannot)."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

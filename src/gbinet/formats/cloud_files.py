@@ -6,7 +6,7 @@
 | `.las` `.laz` | position, colour, confidence, number of views, coordinate system            |
 | `.xyz`        | text: `x y z`, or `x y z red green blue`                                    |
 
-All writers take a cloud piece by piece and hold none of it.
+All writers take a cloud piece by piece, so that it need not fit into memory.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def is_las_name(path: Path) -> bool:
 
 
 def check_cloud_name(path: Path) -> None:
-    """Refuse an ending that says nothing."""
+    """Refuse an ending that is not one of SUFFIXES."""
     if not is_cloud_name(path):
         ending = f"'{path.suffix}'" if path.suffix else "a name without an ending"
         raise InputError(f"{path}: a cloud is not written as {ending}; choose one of {', '.join(SUFFIXES)}")
 
 
 def cloud_writer(path: str | Path, crs: str | None = None) -> CloudWriter:
-    """What writes clouds of this ending. `crs`: coordinate system for LAS, e.g. EPSG:32615."""
+    """The writer for this file ending. `crs`: coordinate system for LAS, e.g. EPSG:32615."""
     path = Path(path)
     check_cloud_name(path)
     if path.suffix.lower() == ".ply":
@@ -82,7 +82,7 @@ def read_cloud(path: str | Path) -> PointCloud:
 
 
 def cloud_pieces(path: str | Path) -> Iterator[PointCloud]:
-    """The same cloud piece by piece; PLY files are never held whole."""
+    """The cloud of a file piece by piece; PLY files are never held in memory as a whole."""
     path = Path(path)
     if path.suffix.lower() == ".ply":
         yield from ply_pieces(path)

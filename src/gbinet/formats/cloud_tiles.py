@@ -1,12 +1,12 @@
-"""A cloud beyond what one file should hold: cubes on a grid, a file each, and an index.
+"""A cloud too large for one file: cubes on a grid, one file each, and an index.
 
 | file                 | holds                                                                              |
 |----------------------|------------------------------------------------------------------------------------|
 | `tile_X_Y_Z.ply`     | points with X <= x / edge < X + 1 and so on, in the order in which they came       |
 | `index.json`         | edge, number of points, and for each tile its name, corners, points and bytes      |
 
-Pieces of the cloud are sorted into parts, and the parts of a tile joined at the end. Both can be done by
-others (`Helpers`); the bytes do not depend on who does it.
+Pieces of the cloud are sorted into parts, and the parts of a tile are joined at the end. A `TaskRunner` may
+do both elsewhere; the files are the same.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ _PIECE = 1 << 20  # points that are sorted at a time
 _FORMAT = "gbinet-tiles-1"
 
 
-class Helpers(Protocol):
-    """Who does pieces of work, now or later, here or elsewhere."""
+class TaskRunner(Protocol):
+    """Runs tasks: now or later, in this process or elsewhere."""
 
     def submit(self, function: Callable[..., object], *arguments: object) -> None: ...
 
     def finish(self) -> None:
-        """Wait for all of them."""
+        """Wait for all tasks that were submitted."""
 
 
-class _AtOnce:
+class _RunAtOnce:
+    """The TaskRunner that runs every task in `submit`."""
+
     def submit(self, function: Callable[..., object], *arguments: object) -> None:
         function(*arguments)
 
@@ -52,12 +54,12 @@ class _AtOnce:
 class TileWriter:
     """A CloudWriter: `with TileWriter(folder, 50.0) as writer: writer.append(cloud)`."""
 
-    def __init__(self, folder: str | Path, edge: float, helpers: Helpers | None = None) -> None:
+    def __init__(self, folder: str | Path, edge: float, tasks: TaskRunner | None = None) -> None:
         check_positive("--tiles", edge)
         self.folder, self.edge, self.count = Path(folder).absolute(), edge, 0
-        self._helpers = helpers or _AtOnce()
-        self._held: list[PointCloud] = []
-        self._pieces = 0
+        self._tasks = tasks or _RunAtOnce()
+        self._buffer: list[PointCloud] = []  # points that are not sorted yet
+        self._pieces = 0  # that were sorted
 
     @property
     def _parts(self) -> Path:
@@ -70,58 +72,58 @@ class TileWriter:
 
     def append(self, cloud: PointCloud) -> None:
         self.count += len(cloud)
-        self._held.append(cloud)
-        if sum(map(len, self._held)) >= _PIECE:
-            self._sort_held()
+        self._buffer.append(cloud)
+        if sum(map(len, self._buffer)) >= _PIECE:
+            self._sort_buffer()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
-                self._sort_held()
-                self._helpers.finish()
-                self._join()
+                self._sort_buffer()
+                self._tasks.finish()
+                self._join_tiles()
         finally:
             shutil.rmtree(self._parts, ignore_errors=True)
 
-    def _sort_held(self) -> None:
-        held, self._held = [cloud for cloud in self._held if len(cloud)], []
-        if held:
-            cloud = PointCloud.cat(held)
-            self._helpers.submit(sort_into_parts, cloud, self.edge, self._parts, self._pieces)
+    def _sort_buffer(self) -> None:
+        clouds, self._buffer = [cloud for cloud in self._buffer if len(cloud)], []
+        if clouds:
+            cloud = PointCloud.cat(clouds)
+            self._tasks.submit(sort_into_parts, cloud, self.edge, self._parts, self._pieces)
             self._pieces += 1
 
-    def _join(self) -> None:
-        tiles = sorted(_cell(path) for path in self._parts.iterdir() if path.is_dir())
-        for cell in tiles:
-            self._helpers.submit(join_parts, self._parts / _name(cell), self._parts / f"{_name(cell)}.ply")
-        self._helpers.finish()
-        earlier = _listed(self.folder)
-        # First an index of all that may lie here from now on: a run that dies below leaves nothing unlisted.
-        coming = sorted({*earlier, *(f"{_name(cell)}.ply" for cell in tiles)})
-        unfinished = {"format": _FORMAT, "unfinished": True, "tiles": [{"file": name} for name in coming]}
+    def _join_tiles(self) -> None:
+        cells = sorted(_cell(path) for path in self._parts.iterdir() if path.is_dir())
+        for cell in cells:
+            self._tasks.submit(join_parts, self._parts / _name(cell), self._parts / f"{_name(cell)}.ply")
+        self._tasks.finish()
+        earlier = _listed_tiles(self.folder)
+        # First an index of old and new tiles: if the run dies below, every tile in the folder is listed.
+        names = sorted({*earlier, *(f"{_name(cell)}.ply" for cell in cells)})
+        unfinished = {"format": _FORMAT, "unfinished": True, "tiles": [{"file": name} for name in names]}
         write_json(self.folder / INDEX, unfinished)
         for name in earlier:
             (self.folder / name).unlink(missing_ok=True)
-        entries = []
-        for cell in tiles:
-            path = (self._parts / f"{_name(cell)}.ply").replace(self.folder / f"{_name(cell)}.ply")
-            entries.append(
-                {
-                    "file": path.name,
-                    "low": [self.edge * c for c in cell],
-                    "high": [self.edge * (c + 1) for c in cell],
-                    "points": ply_count(path),
-                    "bytes": path.stat().st_size,
-                }
-            )
+        entries = [self._move_tile(cell) for cell in cells]
         content = {"format": _FORMAT, "edge": self.edge, "points": self.count, "tiles": entries}
         write_json(self.folder / INDEX, content)
 
+    def _move_tile(self, cell: list[int]) -> dict[str, object]:
+        """Move a joined tile to the folder; returns its entry of the index."""
+        path = (self._parts / f"{_name(cell)}.ply").replace(self.folder / f"{_name(cell)}.ply")
+        return {
+            "file": path.name,
+            "low": [self.edge * c for c in cell],
+            "high": [self.edge * (c + 1) for c in cell],
+            "points": ply_count(path),
+            "bytes": path.stat().st_size,
+        }
+
 
 def sort_into_parts(cloud: PointCloud, edge: float, parts: Path, number: int) -> None:
-    """The points of one piece into a file for each tile, named by the number of the piece."""
+    """Write the points of one piece to a file per tile, which bears the number of the piece."""
     cells = np.floor(cloud.xyz.double().numpy() / edge).astype(np.int64)  # [N, 3]
     unique, inverse = np.unique(cells, axis=0, return_inverse=True)
     for tile, cell in enumerate(unique.tolist()):
@@ -131,7 +133,7 @@ def sort_into_parts(cloud: PointCloud, edge: float, parts: Path, number: int) ->
 
 
 def join_parts(parts: Path, tile: Path) -> None:
-    """All parts of a tile, in the order of their numbers."""
+    """Write all parts of a tile to one file, in the order of their numbers."""
     with PlyWriter(tile) as writer:
         for path in sorted(parts.glob("[0-9]*.ply")):
             for piece in ply_pieces(path):
@@ -146,8 +148,8 @@ def _cell(folder: Path) -> list[int]:
     return [int(number) for number in folder.name.removeprefix("tile_").split("_")]
 
 
-def _listed(folder: Path) -> list[str]:
-    """Tiles that an index in the folder lists; a record that somebody changed must not lead out of it."""
+def _listed_tiles(folder: Path) -> list[str]:
+    """Names of the tiles in a folder's index; names that lead out of the folder are ignored."""
     record = read_record(folder / INDEX)
     tiles = record.get("tiles") if record.get("format") == _FORMAT else None
     names = [str(tile.get("file")) for tile in tiles or [] if isinstance(tile, dict)]

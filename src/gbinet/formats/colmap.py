@@ -1,8 +1,8 @@
 """COLMAP sparse models: binary and text, with or without the `rigs` and `frames` of COLMAP 4.
 
 Parsed by hand rather than by pycolmap: on broken files pycolmap allocates what a header claims, and can hang.
-Every image's own pose stands in `images.*` in all versions, so rigs and frames need not be read.
-pycolmap is the independent witness in the tests. What is written has the layout that every version reads.
+In all versions `images.*` holds the pose of every image, so rigs and frames need not be read. Tests compare
+with pycolmap. What is written has the layout that every version reads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CameraModel:
     id: int
     num_params: int
     single_focal: bool  # f, cx, cy, ... instead of fx, fy, cx, cy, ...
-    polynomial: bool  # distortion parameters that are all zero mean none
+    polynomial: bool  # with all distortion parameters zero, it is a pinhole
 
 
 MODELS: dict[str, CameraModel] = {
@@ -123,7 +123,7 @@ def is_model(folder: Path) -> bool:
 
 def read_model(folder: Path, *, observations: bool = False) -> ColmapModel:
     """Read a model folder; binary files win over text ones. 2D observations only if asked for."""
-    from gbinet.formats import colmap_binary, colmap_text  # they build on the nouns above
+    from gbinet.formats import colmap_binary, colmap_text  # these import the classes above
 
     suffix = _suffix(folder)
     if suffix is None:

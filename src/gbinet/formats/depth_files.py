@@ -40,7 +40,7 @@ from gbinet.formats.made_by import KEY, Maker, as_array, maker_of, record_maker
 from gbinet.formats.openmvs import dmap_image_name, read_dmap
 from gbinet.formats.pfm import read_pfm, write_pfm
 from gbinet.formats.reading import NPY_HEADER, is_file, open_sized
-from gbinet.names import file_stem, shown
+from gbinet.names import file_stem, printable
 
 Array = np.ndarray[Any, Any]
 
@@ -60,7 +60,7 @@ def read_depth(path: str | Path, scale: float = 1.0) -> Array:
 
 
 def read_confidence(path: str | Path) -> Array | None:
-    """The confidence that belongs to a depth map, float32 [H, W], where the format has a place for it."""
+    """The confidence of a depth map, float32 [H, W], where its file holds one."""
     path = Path(path)
     if path.suffix.lower() == ".npz":
         values = _read_npz(path, "confidence")
@@ -71,7 +71,7 @@ def read_confidence(path: str | Path) -> Array | None:
 
 
 def read_depth_map(path: str | Path, camera: Camera | None = None, scale: float = 1.0) -> DepthMap:
-    """Read depth and confidence with the camera.
+    """Read depth, confidence and camera.
 
     `camera` is that of the full image and is resized to the map; None = the one that the file holds (.npz).
     """
@@ -95,8 +95,20 @@ def read_depth_map(path: str | Path, camera: Camera | None = None, scale: float 
     )
 
 
+def read_depth_camera(path: str | Path) -> Camera | None:
+    """The camera that an .npz holds, of the map's own size; None where it has none."""
+    if Path(path).suffix.lower() != ".npz":
+        return None
+    K, pose = (_read_npz(Path(path), key) for key in ("K", "cam_from_world"))
+    if K is None or pose is None:
+        return None
+    height, width = read_depth(path).shape
+    intrinsics, cam_from_world = (torch.from_numpy(v.astype(np.float64)) for v in (K, pose))
+    return Camera(intrinsics, cam_from_world, width, height).check(str(path))
+
+
 def npz_intact(path: Path) -> bool:
-    """Whether all bytes of an .npz are as they were written."""
+    """Whether the checksums of all arrays in an .npz are right."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
@@ -124,8 +136,10 @@ def write_depth(
     check_positive(f"{path}: the scale of stored depths", scale)
     values = _clean(values, 1.0 / scale)
     if path.suffix.lower() == ".npz":
-        sure = None if confidence is None else _to_array(confidence)
-        _write_npz(path, values, sure, made_by, _camera_arrays(camera, photo))
+        more = _camera_arrays(camera, photo)
+        if confidence is not None:
+            more["confidence"] = _to_array(confidence)
+        _write_npz(path, values, made_by, more)
     else:
         write = _handler(_WRITERS, path)
         record_maker(path, made_by)
@@ -134,7 +148,7 @@ def write_depth(
 
 
 def write_depth_map(path: str | Path, depth_map: DepthMap, photo: str | None = None) -> Path:
-    """The same with all that is known about a map. `photo`: its file's name."""
+    """Write a depth map with all that is known about it. `photo`: the name of its photo's file."""
     made_by, camera = depth_map.made_by, depth_map.camera
     return write_depth(path, depth_map.depth, depth_map.confidence, 1.0, made_by, camera, photo)
 
@@ -151,21 +165,21 @@ def depth_files_in(folder: str | Path) -> dict[str, Path]:
     for path in sorted(Path(folder).iterdir()):
         if path.suffix.lower() not in _READERS or not is_file(path):
             continue
-        for rank, name in _claims(path):
+        for rank, name in _view_names(path):
             key = (rank, order.index(path.suffix.lower()))
             if name not in best or key < best[name][0]:
                 best[name] = (key, path)
     return {name: path for name, (_, path) in best.items()}
 
 
-def _claims(path: Path) -> list[tuple[int, str]]:
-    """Names that the view of a depth file may have; where several claim a view, the least rank wins."""
+def _view_names(path: Path) -> list[tuple[int, str]]:
+    """(rank, name) of the views that a depth file may belong to; of several files, the least rank wins."""
     names = [(0, path.stem)]
     photo, _, method = path.stem.rpartition(".")
     if path.suffix.lower() == ".bin" and method in ("geometric", "photometric"):
         names = [(1 if method == "geometric" else 2, Path(photo).stem)]
     elif path.suffix.lower() == ".dmap":
-        with suppress(FormatError):  # whoever reads it says what is wrong
+        with suppress(FormatError):  # reading it reports what is wrong
             names.append((0, PurePosixPath(dmap_image_name(path)).stem))
     return [(rank, file_stem(name)) for rank, name in names]
 
@@ -185,7 +199,7 @@ def _to_array(values: Array | Tensor) -> Array:
 
 
 def _clean(values: Array, factor: float) -> Array:
-    """float32, times the factor; what is not a depth becomes 0. A copy only where something changes."""
+    """float32, times the factor, with 0 for what is not a depth; copied only if something changes."""
     with np.errstate(over="ignore", invalid="ignore"):
         depth = values if factor == 1.0 else values * np.float64(factor)
         depth = depth.astype(np.float32, copy=False)
@@ -197,7 +211,7 @@ def _clean(values: Array, factor: float) -> Array:
 
 @contextmanager
 def _decoding(path: Path, stream: IO[bytes]) -> Iterator[None]:
-    """Third-party decoders fail in many ways; to a user they are all one."""
+    """Turn any error of a third-party decoder into a FormatError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matters ends in an exception
@@ -214,11 +228,11 @@ def _decoding(path: Path, stream: IO[bytes]) -> Iterator[None]:
 
 def _read_npy(path: Path) -> Array:
     with open_sized(path) as (file, size), _decoding(path, file):
-        return _npy_stream(path, file, size)
+        return _read_npy_stream(path, file, size)
 
 
-def _npy_stream(path: Path, file: Any, size: int) -> Array:
-    """An array from a stream of `size` bytes, whose header is checked before anything is allocated."""
+def _read_npy_stream(path: Path, file: Any, size: int) -> Array:
+    """An array from a stream of `size` bytes; its header is checked before anything is allocated."""
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
@@ -246,7 +260,7 @@ def _read_npz(path: Path, key: str) -> Array | None:
         member = archive.getinfo(f"{key}.npy")
         check_unpacked(path, member.file_size, f"'{key}'")
         with archive.open(member) as stream:
-            return _npy_stream(path, stream, member.file_size)
+            return _read_npy_stream(path, stream, member.file_size)
 
 
 def _read_npz_depth(path: Path) -> Array:
@@ -257,31 +271,19 @@ def _read_npz_depth(path: Path) -> Array:
 
 
 def _camera_arrays(camera: Camera | None, photo: str | None) -> dict[str, Array]:
-    """K, cam_from_world and the photo's name, as an .npz holds them."""
-    arrays: dict[str, Array] = {} if photo is None else {"photo": np.array(shown(photo))}
+    """The arrays K, cam_from_world and photo of an .npz, as far as they are known."""
+    arrays: dict[str, Array] = {} if photo is None else {"photo": np.array(printable(photo))}
     if camera is not None:
         arrays |= {"K": camera.K.double().cpu().numpy()}
         arrays |= {"cam_from_world": camera.cam_from_world.double().cpu().numpy()}
     return arrays
 
 
-def read_depth_camera(path: str | Path) -> Camera | None:
-    """The camera that an .npz holds, of the map's own size; None where it has none."""
-    if Path(path).suffix.lower() != ".npz":
-        return None
-    K, pose = (_read_npz(Path(path), key) for key in ("K", "cam_from_world"))
-    if K is None or pose is None:
-        return None
-    height, width = read_depth(path).shape
-    intrinsics, cam_from_world = (torch.from_numpy(v.astype(np.float64)) for v in (K, pose))
-    return Camera(intrinsics, cam_from_world, width, height).check(str(path))
-
-
-def _write_npz(
-    path: Path, depth: Array, confidence: Array | None, made_by: Maker | None, more: dict[str, Array]
-) -> None:
+def _write_npz(path: Path, depth: Array, made_by: Maker | None, more: dict[str, Array]) -> None:
+    """Write depth [H, W], what made it and `more` arrays, confidence [H, W] among them."""
     arrays = {"depth": depth, **more}
-    if confidence is not None:
+    if "confidence" in arrays:
+        confidence = arrays["confidence"]
         if confidence.shape != depth.shape:
             raise InputError(
                 f"{path}: confidence is {list(confidence.shape)}, the depth map {list(depth.shape)}"
@@ -290,8 +292,8 @@ def _write_npz(
     if made_by is not None:
         arrays[KEY] = as_array(made_by)
     with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        for name, given in arrays.items():  # as numpy.savez does it, which copies them first
-            values = np.asarray(given, order="C")
+        for name, array in arrays.items():  # like numpy.savez, which would copy the arrays first
+            values = np.asarray(array, order="C")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
                 file.write(values.data)
@@ -306,7 +308,7 @@ def _write_npy(path: Path, values: Array) -> None:
 
 # Bytes of a pixel, per mode of Pillow that has one channel of numbers.
 _DEPTH_MODES = {"I;16": 2, "I;16B": 2, "I;16L": 2, "I": 4, "F": 4, "L": 1}
-_MAX_RATIO = 1100  # what Deflate can pack at most, and a little more
+_MAX_RATIO = 1100  # a little more than the best compression that Deflate can reach
 
 
 def _read_picture(path: Path) -> Array:

@@ -1,4 +1,4 @@
-"""What a photo says about how it was taken: camera, lens, focal length, place. Broken EXIF says nothing."""
+"""EXIF of photos: camera, lens, focal length, orientation, GPS. Broken EXIF is treated as absent."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _FOCAL, _FOCAL_35, _LENS = 0x920A, 0xA405, 0xA434
 
 @dataclass(frozen=True)
 class Exif:
-    """Empty where nothing is known."""
+    """EXIF of one photo; the defaults mean that a value is not known."""
 
     make: str = ""
     model: str = ""
     lens: str = ""
     focal_mm: float | None = None
-    focal_35mm: float | None = None  # the same on 36 x 24 mm film
+    focal_35mm: float | None = None  # focal length with the same field of view on 36 x 24 mm film
     orientation: int = 1  # 1 to 8, also of TIFF files, which Pillow turns upright by itself
     gps: tuple[float, float, float] | None = None  # latitude and longitude in degrees, altitude in m
 
 
 def read_exif(path: Path) -> Exif:
-    """EXIF of a photo, without decoding it."""
+    """Read the EXIF of a photo, without decoding its pixels."""
     try:
         with opened(path) as image:
             if image.format == "PNG" and "exif" not in image.info:
@@ -54,7 +54,7 @@ def _exif(main: dict[int, Any], detail: dict[int, Any], gps: dict[int, Any]) -> 
         _positive(detail.get(_FOCAL)),
         _positive(detail.get(_FOCAL_35)),
         int(orientation) if orientation in range(1, 9) else 1,
-        _place(gps),
+        _gps_position(gps),
     )
 
 
@@ -75,22 +75,23 @@ def _positive(value: Any) -> float | None:
     return number if number is not None and number > 0 else None
 
 
-def _place(gps: dict[int, Any]) -> tuple[float, float, float] | None:
+def _gps_position(gps: dict[int, Any]) -> tuple[float, float, float] | None:
+    """Latitude, longitude, altitude."""
     latitude = _degrees(gps.get(2), gps.get(1) in ("S", "s"), 90)
     longitude = _degrees(gps.get(4), gps.get(3) in ("W", "w"), 180)
     if latitude is None or longitude is None or latitude == longitude == 0:  # 0, 0: no fix
         return None
-    below = gps.get(5) in (b"\x01", 1)  # below sea level
+    below_sea_level = gps.get(5) in (b"\x01", 1)
     altitude = _number(gps.get(6)) or 0.0
-    return latitude, longitude, -altitude if below else altitude
+    return latitude, longitude, -altitude if below_sea_level else altitude
 
 
-def _degrees(value: Any, negative: bool, most: float) -> float | None:
-    """Degrees, minutes and seconds as one number."""
+def _degrees(value: Any, negative: bool, limit: float) -> float | None:
+    """Degrees, minutes and seconds as one number; None if they are broken or beyond the limit."""
     if not isinstance(value, tuple | list) or len(value) != 3:
         return None
     parts = [_number(part) for part in value]
     if any(part is None or part < 0 for part in parts):
         return None
     degrees = sum(part / 60**power for power, part in enumerate(parts) if part is not None)
-    return None if degrees > most else (-degrees if negative else degrees)
+    return None if degrees > limit else (-degrees if negative else degrees)

@@ -15,8 +15,8 @@ from gbinet.formats.reading import regular_size
 
 Array = np.ndarray[Any, Any]
 
-# Of channels that hold depth, the usual one first; also behind a layer: `Depth.Z`.
-_NAMES = ("Z", "V", "Y", "R")
+# Names of the channel that holds depth, the usual one first. A layer may stand before it: `Depth.Z`.
+_CHANNELS = ("Z", "V", "Y", "R")
 
 
 def _openexr(path: Path) -> Any:
@@ -43,25 +43,24 @@ def read_exr(path: str | Path) -> Array:
     openexr = _openexr(path)
     regular_size(path)
     try:
-        low, high = openexr.File(str(path), header_only=True).header()["dataWindow"]
-        width, height = (int(b) - int(a) + 1 for a, b in zip(low, high, strict=True))
-        channels = openexr.File(str(path), header_only=True).header()["channels"]
-        check_unpacked(
-            path, max(0, width) * max(0, height) * 4 * len(channels), f"its {width}x{height} pixels"
-        )
-        found = openexr.File(str(path), separate_channels=True).channels()
+        header = openexr.File(str(path), header_only=True).header()
+        low, high = header["dataWindow"]
+        width, height = (max(0, int(b) - int(a) + 1) for a, b in zip(low, high, strict=True))
+        check_unpacked(path, width * height * 4 * len(header["channels"]), f"its {width}x{height} pixels")
+        channels = openexr.File(str(path), separate_channels=True).channels()
     except FormatError:
         raise
     except Exception as error:  # decoders raise nearly anything on broken files
         raise FormatError(path, f"is not a readable EXR file ({error})", "header") from error
-    name = _depth_channel(list(found))
+    name = _depth_channel(list(channels))
     if name is None:
-        raise FormatError(path, f"has no channel for depth among {', '.join(found)}; expected Z", "header")
-    return np.asarray(found[name].pixels).astype(np.float32)
+        listed = ", ".join(channels)
+        raise FormatError(path, f"has no channel for depth among {listed}; expected Z", "header")
+    return np.asarray(channels[name].pixels).astype(np.float32)
 
 
 def _depth_channel(names: list[str]) -> str | None:
-    for wanted in _NAMES:
+    for wanted in _CHANNELS:
         for name in names:
             if name.rpartition(".")[2].upper() == wanted:
                 return name

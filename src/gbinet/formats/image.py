@@ -1,8 +1,8 @@
 """Photos and masks: bytes <-> arrays.
 
-One rule for orientation: what `read_image` returns is upright (EXIF orientation applied), and `image_size`
-says the size of exactly that. `stored=True` asks for the pixels as they lie in the file instead, which is
-what COLMAP sees.
+One rule for orientation: what `read_image` returns is upright (EXIF orientation applied), and `image_size` is
+the size of exactly that. `stored=True` asks for the pixels as they are stored in the file instead, which is
+what COLMAP uses.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T", bound=np.generic)
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What a file says about itself before any pixel is decoded."""
+    """What is known about an image file before any pixel is decoded."""
 
     width: int  # of the pixels as stored
     height: int
@@ -72,7 +72,7 @@ def read_header(path: Path) -> ImageHeader:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """(width, height) of what read_image will return; reads only the header."""
+    """(width, height) of what read_image returns; reads only the header."""
     return read_header(path).size
 
 
@@ -85,7 +85,7 @@ def read_image(path: Path, *, stored: bool = False) -> NDArray[np.uint8]:  # [H,
 
 
 def shrunk(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """[H, W, 3] at (width, height), each pixel the mean of what it covers; the same array where it fits."""
+    """[H, W, 3] resized to (width, height), each pixel the mean of what it covers; not copied if it fits."""
     if pixels.shape[1::-1] == size:
         return pixels
     return np.array(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
@@ -106,7 +106,7 @@ def read_mask(path: Path, size: tuple[int, int], *, stored: bool = False) -> NDA
 
 
 def write_image(path: Path, pixels: NDArray[np.generic], *, quality: int = 95) -> Path:
-    """Write uint8 [H, W, 3] or [H, W], bool [H, W] (as 0 and 255) or uint16 [H, W]; `path` says how."""
+    """Write uint8 [H, W, 3] or [H, W], bool [H, W] (as 0 and 255) or uint16 [H, W]; `path` decides how."""
     if path.suffix.lower() not in WRITABLE:
         raise InputError(f"{path}: '{path.suffix}' is not a kind of image file; write .png or .jpg")
     array = pixels.astype(np.uint8) * 255 if pixels.dtype == np.bool_ else pixels
@@ -120,15 +120,15 @@ def write_image(path: Path, pixels: NDArray[np.generic], *, quality: int = 95) -
     return path
 
 
-# ---- inside ------------------------------------------------------------------------------------------------
+# ---- decoding ----------------------------------------------------------------------------------------------
 
 
-_PILLOW = threading.Lock()
+_PILLOW = threading.Lock()  # held while Pillow's limit, a global variable, is changed
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """The picture with its header read and its size checked; no pixel is decoded yet."""
+    """Yield the image with its header read and its size checked; no pixel is decoded yet."""
     readable: tuple[str, ...] = _READABLE
     raw = None
     if path.suffix.lower() in HEIC:
@@ -138,14 +138,8 @@ def opened(path: Path) -> Iterator[Image.Image]:
         raw = optional("rawpy", f"{path.name}: camera raw", "photos")
     with open_sized(path) as (file, size):
         try:
-            # Pillow's own limit counts pixels and only warns at first; ours counts bytes, below.
-            with _PILLOW, warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what matters ends in an exception
-                known, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-                try:
-                    image = Image.open(file, formats=readable) if raw is None else _developed(raw, path)
-                finally:
-                    Image.MAX_IMAGE_PIXELS = known
+            with _without_pillow_limit():
+                image = Image.open(file, formats=readable) if raw is None else _developed(raw, path)
         except MemoryError:
             raise
         except Exception as error:  # decoders raise nearly anything on broken files
@@ -161,27 +155,33 @@ def opened(path: Path) -> Iterator[Image.Image]:
             yield image
 
 
+@contextmanager
+def _without_pillow_limit() -> Iterator[None]:
+    """Pillow's own limit counts pixels and only warns at first; `opened` counts bytes instead."""
+    with _PILLOW, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what matters ends in an exception
+        before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = before
+
+
 def _developed(rawpy: Any, path: Path) -> Image.Image:
-    """A camera raw file as its camera would show it, upright."""
+    """A camera raw file as its camera would render it, upright."""
     with rawpy.imread(str(path)) as raw:
         check_unpacked(path, raw.sizes.raw_width * raw.sizes.raw_height * 4, "its pixels")
         return Image.fromarray(raw.postprocess(use_camera_wb=True))
 
 
 def _reason(error: Exception) -> str:
-    """Pillow names the file object where it does not know the format."""
-    if isinstance(error, UnidentifiedImageError):
+    if isinstance(error, UnidentifiedImageError):  # its own text names the file object
         return "its bytes are those of no known format"
     return str(error) or type(error).__name__
 
 
 def _header(image: Image.Image) -> ImageHeader:
-    return ImageHeader(
-        image.width,
-        image.height,
-        _orientation(image),
-        _has_alpha(image),
-    )
+    return ImageHeader(image.width, image.height, _orientation(image), _has_alpha(image))
 
 
 def _orientation(image: Image.Image) -> int:
@@ -198,7 +198,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def decoded(path: Path, image: Image.Image) -> Image.Image:
-    """The same picture with its pixels unpacked, in memory."""
+    """The same image with its pixels decoded."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -216,7 +216,7 @@ def _in_strips(
     channels: tuple[int, ...],
     dtype: type[T],
 ) -> NDArray[T]:
-    """`convert` applied to some rows at a time, [H, W, *channels]."""
+    """Apply `convert` to some rows at a time; [H, W, *channels]."""
     pixels = np.empty((image.height, image.width, *channels), dtype)
     rows = max(1, _STRIP // image.width)
     for top in range(0, image.height, rows):
@@ -226,13 +226,13 @@ def _in_strips(
 
 
 def _rgb_of(path: Path, image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
-    """What turns a strip of this image into [h, W, 3] or [h, W, 1]."""
+    """The function that converts a strip of this image to RGB, [h, W, 3], or to grey, [h, W, 1]."""
 
-    def wide(strip: Image.Image) -> NDArray[np.uint8]:
+    def from_integers(strip: Image.Image) -> NDArray[np.uint8]:
         values = np.clip(np.asarray(strip).astype(np.int64), 0, 65535)
         return ((values + 128) // 257).astype(np.uint8)[..., None]  # 65535 -> 255, rounded
 
-    def over_black(strip: Image.Image) -> NDArray[np.uint8]:
+    def blended_with_black(strip: Image.Image) -> NDArray[np.uint8]:
         rgba = np.asarray(strip.convert("RGBA"))
         alpha = rgba[..., 3:].astype(np.uint16)
         return ((rgba[..., :3] * alpha + 127) // 255).astype(np.uint8)
@@ -240,18 +240,18 @@ def _rgb_of(path: Path, image: Image.Image) -> Callable[[Image.Image], NDArray[n
     if image.mode == "F":
         raise FormatError(path, "holds floating-point values; photos have 8 or 16 bits per channel")
     if image.mode.startswith("I"):
-        return wide
-    return over_black if _has_alpha(image) else lambda strip: np.asarray(strip.convert("RGB"))
+        return from_integers
+    return blended_with_black if _has_alpha(image) else lambda strip: np.asarray(strip.convert("RGB"))
 
 
 def _mask_of(image: Image.Image, header: ImageHeader) -> Callable[[Image.Image], NDArray[np.bool_]]:
-    """What turns a strip of this mask into [h, W]."""
-    least = 128 if image.format in ("JPEG", "MPO", "WEBP") else 1
+    """The function that converts a strip of this mask to bool [h, W]."""
+    threshold = 128 if image.format in ("JPEG", "MPO", "WEBP") else 1
     if header.has_alpha:
         return lambda strip: np.asarray(strip.convert("RGBA"))[..., 3] >= 128
     if image.mode.startswith(("I", "F")):
         return lambda strip: np.asarray(strip) > 0
-    return lambda strip: np.asarray(strip.convert("RGB")).max(axis=-1) >= least
+    return lambda strip: np.asarray(strip.convert("RGB")).max(axis=-1) >= threshold
 
 
 def _has_alpha(image: Image.Image) -> bool:

@@ -29,10 +29,10 @@ from gbinet.pointcloud import PointCloud
 
 Array = np.ndarray[Any, Any]
 
-_PLAIN, _COLOURED, _VERSION = 6, 7, "1.4"  # kinds of points in a LAS file
-_FIRST = 1 << 18  # points that are looked at before the step is chosen
+_WITHOUT_COLOUR, _WITH_COLOUR, _VERSION = 6, 7, "1.4"  # point formats of LAS
+_MIN_POINTS_FOR_STEP = 1 << 18  # points that are buffered before the step is chosen
 _CHUNK = 1 << 20  # points turned into bytes at a time
-_ROOM = 1e3  # the reach of the integers, over that of the first points
+_HEADROOM = 1e3  # extent that the integers can hold, over that of the first points
 _LARGEST = 2**31 - 1
 _HEADER = 375  # bytes of the header of version 1.4; 148 fewer in version 1.2
 _EXTRA = {"confidence": "confidence", "num_views": "num_views"}  # dimension -> field of PointCloud
@@ -64,7 +64,7 @@ class LasWriter:
         self.path, self.crs = Path(path), crs
         self.count = 0
         self._laspy = _laspy(self.path)
-        self._waiting: list[PointCloud] = []  # until the step is chosen
+        self._buffer: list[PointCloud] = []  # until the step is chosen
         self._writer: Any = None
         self._atomic = atomic_path(self.path)
 
@@ -77,16 +77,15 @@ class LasWriter:
         if self._writer is not None:
             self._write(cloud)
             return
-        self._waiting.append(cloud)
-        if self.count >= _FIRST:
+        self._buffer.append(cloud)
+        if self.count >= _MIN_POINTS_FOR_STEP:
             self._begin()
 
     def _begin(self) -> None:
-        """Choose offset and step, write the header and what has waited."""
-        first = PointCloud.cat([cloud for cloud in self._waiting if len(cloud)] or self._waiting[:1])
-        header = self._laspy.LasHeader(
-            point_format=_PLAIN if first.rgb is None else _COLOURED, version=_VERSION
-        )
+        """Choose offset and step, write the header and the buffered points."""
+        first = PointCloud.cat([cloud for cloud in self._buffer if len(cloud)] or self._buffer[:1])
+        point_format = _WITHOUT_COLOUR if first.rgb is None else _WITH_COLOUR
+        header = self._laspy.LasHeader(point_format=point_format, version=_VERSION)
         header.offsets, step = _grid(first.xyz.double().numpy())
         header.scales = np.full(3, step)
         header.generating_software = "gbinet"
@@ -98,14 +97,14 @@ class LasWriter:
         if self.crs is not None:
             header.add_crs(optional("pyproj", "a coordinate system", "geo").CRS.from_user_input(self.crs))
         self._output = _Output(self._temporary, "w")
-        with self._telling():
+        with self._system_errors():
             self._writer = self._laspy.open(
                 io.BufferedWriter(self._output),
                 mode="w",
                 header=header,
                 do_compress=self.path.suffix.lower() == ".laz",
             )
-        self._waiting = []
+        self._buffer = []
         self._write(first)
 
     def _write(self, cloud: PointCloud) -> None:
@@ -115,14 +114,15 @@ class LasWriter:
             record = self._laspy.ScaleAwarePointRecord.zeros(len(part), header=header)
             xyz = part.xyz.double().numpy()
             steps = np.rint((xyz - header.offsets) / header.scales)
-            if not (np.abs(steps) <= _LARGEST).all():
-                far = xyz[~(np.abs(steps) <= _LARGEST).all(axis=1)][0]
+            fits = np.abs(steps) <= _LARGEST  # [N, 3]
+            if not fits.all():
+                far = xyz[~fits.all(axis=1)][0]
                 raise InputError(
                     f"{self.path}: the point {' '.join(f'{v:g}' for v in far)} lies too far from the first "
                     "ones for the integers of a LAS file; write .ply, or cut it off with --box"
                 )
             record.X, record.Y, record.Z = steps.astype(np.int32).T
-            if part.rgb is not None and header.point_format.id == _COLOURED:
+            if part.rgb is not None and header.point_format.id == _WITH_COLOUR:
                 record.red, record.green, record.blue = (part.rgb.numpy().astype(np.uint16) * 257).T
             for name, field in _EXTRA.items():
                 if name in header.point_format.dimension_names:
@@ -130,12 +130,12 @@ class LasWriter:
                     if values is None:
                         raise InputError(f"{self.path}: earlier points have {field}, this cloud does not")
                     record[name] = values.numpy()
-            with self._telling():
+            with self._system_errors():
                 self._writer.write_points(record)
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """What went wrong in writing is the error of the system, where there was one."""
+    def _system_errors(self) -> Iterator[None]:
+        """Raise the error of the system in place of lazrs's, which does not say the reason."""
         try:
             yield
         except Exception as error:
@@ -146,14 +146,14 @@ class LasWriter:
     ) -> None:
         try:
             if error is None and self._writer is None:
-                if not self._waiting:
-                    self._waiting = [PointCloud(torch.zeros(0, 3))]
+                if not self._buffer:
+                    self._buffer = [PointCloud(torch.zeros(0, 3))]
                 self._begin()
             if self._writer is not None:
-                with self._telling():
+                with self._system_errors():
                     self._writer.close()
-        except BaseException as late:
-            self._atomic.__exit__(type(late), late, late.__traceback__)
+        except BaseException as close_error:
+            self._atomic.__exit__(type(close_error), close_error, close_error.__traceback__)
             raise
         self._atomic.__exit__(kind, error, trace)
 
@@ -164,38 +164,39 @@ def _grid(xyz: Array) -> tuple[Array, float]:
         return np.zeros(3), 0.001
     low, high = xyz.min(axis=0), xyz.max(axis=0)
     if not np.isfinite([low, high]).all():
-        raise InputError("a LAS file has no place for points that are NaN or infinite")
+        raise InputError("a LAS file cannot hold points that are NaN or infinite")
     middle = (low + high) / 2
     reach = max(float((high - low).max()) / 2, 1e-7 * float(np.abs(middle).max()), 1e-9)
-    step = 10.0 ** math.ceil(math.log10(_ROOM * reach / _LARGEST))
-    coarse = 10.0 ** math.ceil(math.log10(reach))  # offsets that people can read
-    return np.rint(middle / coarse) * coarse, step
+    step = 10.0 ** math.ceil(math.log10(_HEADROOM * reach / _LARGEST))
+    rounding = 10.0 ** math.ceil(math.log10(reach))  # offsets that people can read
+    return np.rint(middle / rounding) * rounding, step
 
 
 def read_las(path: str | Path) -> PointCloud:
-    """Positions (float64), and colour, confidence and views where the file has them."""
+    """Positions (float64), and colour, confidence and number of views where the file has them."""
     path = Path(path)
-    parts, shades = list[PointCloud](), list[Array]()
+    parts, part_colours = list[PointCloud](), list[Array]()
     with _opened(path) as (reader, size):
         header = reader.header
         if not header.are_points_compressed and header.point_count * header.point_format.size > size:
             raise FormatError(path, f"cut short: {header.point_count} points announced", f"byte {size}")
         for chunk in reader.chunk_iterator(_CHUNK):
             parts.append(_cloud_of(chunk))
-            shades.append(_colours_of(chunk))
+            part_colours.append(_colours_of(chunk))
     cloud = PointCloud.cat(parts or [PointCloud(torch.zeros(0, 3, dtype=torch.float64))])
     if len(cloud) != header.point_count:
         raise FormatError(path, f"cut short: {header.point_count} points announced", f"point {len(cloud)}")
-    wide = np.concatenate(shades) if shades else np.zeros((0, 0), np.uint16)
-    if wide.shape[1] == 3:  # some programs write 8 bits where the format asks for 16
-        narrow = (wide if wide.max(initial=0) < 256 else wide // 257).astype(np.uint8)
-        cloud = replace(cloud, rgb=torch.from_numpy(narrow))
+    colours = np.concatenate(part_colours) if part_colours else np.zeros((0, 0), np.uint16)
+    if colours.shape[1] == 3:
+        has_8_bits = colours.max(initial=0) < 256  # as some programs write, where the format asks for 16
+        rgb = (colours if has_8_bits else colours // 257).astype(np.uint8)
+        cloud = replace(cloud, rgb=torch.from_numpy(rgb))
     return cloud
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, int]]:
-    """laspy's reader of a file, and the file's size. Whatever goes wrong with either is a FormatError."""
+    """laspy's reader of a file, and the file's size. Errors of laspy inside the block become FormatErrors."""
     laspy = _laspy(path)
     with open_sized(path) as (file, size):
         compressed, start = _check_header(path, file, size)
@@ -234,7 +235,7 @@ def _check_header(path: Path, file: BinaryIO, size: int) -> tuple[bool, int]:
 
 
 def las_crs(path: str | Path) -> str | None:
-    """The coordinate system of a LAS file, e.g. EPSG:32615; None where it says none."""
+    """The coordinate system of a LAS file, e.g. EPSG:32615; None where it names none."""
     optional("pyproj", "a coordinate system", "geo")
     with _opened(Path(path)) as (reader, _):
         found = reader.header.parse_crs()

@@ -1,4 +1,4 @@
-"""How much a file may unpack to. A few kilobytes can hold gigabytes of zeros, so this is asked before."""
+"""How much a file may unpack to, checked beforehand: a few kilobytes can hold gigabytes of zeros."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PIXEL_BYTES = 4  # of a decoded photo in memory
 
 
 def max_unpacked() -> int:
-    """Bytes that one image or one array of an archive may take; the user's word counts."""
+    """Bytes that one image, or one array of an archive, may take: DEFAULT_GIB, or as VARIABLE says."""
     text = os.environ.get(VARIABLE, "").strip()
     try:
         gib = float(text) if text else DEFAULT_GIB
@@ -29,7 +29,7 @@ def max_pixels() -> int:
 
 
 def check_unpacked(path: Path, size: int, what: str) -> None:
-    """Refuse a file that would unpack to `size` bytes, if these are too many."""
+    """Raise a FormatError if the `size` bytes that a file would unpack to are too many."""
     limit = max_unpacked()
     if size > limit:
         raise FormatError(

@@ -1,9 +1,9 @@
-"""One writer per folder: a lock file that says who writes, and that is released when its process ends.
+"""One writer per folder: a lock file that names its holder, and that is released when its process ends.
 
 The operating system holds the lock (flock), so that nothing is left to clean up when a process is killed, and
-Linux passes it on to NFS servers. Where there is no such lock (Windows, some network file systems), the
-process that the file names is looked for instead: on this machine by number and start time; one on another
-machine counts as alive until somebody deletes the file.
+Linux passes it on to NFS servers. Where there is no flock (Windows, some network file systems), the process
+that the file names is looked up instead: on this machine by number and start time; one on another machine
+counts as alive until somebody deletes the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gbinet.errors import GBiNetError
-from gbinet.formats.atomic import write_error
+from gbinet.formats.atomic import explain_write_error
 from gbinet.formats.reading import read_record
 
 try:
@@ -37,9 +37,9 @@ _NO_LOCKS_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 @contextmanager
 def locked(folder: Path, while_waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Nobody else writes to `folder` inside this block: a GBiNetError says who does.
+    """Hold the lock of `folder` inside this block, or raise a GBiNetError that names who holds it.
 
-    Or one waits for them, where something is given that is called meanwhile; it may raise.
+    With `while_waiting`, wait for the lock instead; it is called between two tries, and may raise.
 
     The folder is created; one that was not there before and is still empty at the end is removed again.
     """
@@ -50,13 +50,14 @@ def locked(folder: Path, while_waiting: Callable[[], None] | None = None) -> Ite
         handle = _acquire(path, while_waiting)
     except OSError as error:
         _remove_empty(created)
-        raise write_error(folder, error) or error from error
+        raise explain_write_error(folder, error) or error from error
     try:
         yield
     finally:
-        # First the name, then the lock: whoever waits finds that its file has no name, and starts afresh.
+        # Remove the name first, then release the lock: whoever waits sees that its file has no name any more,
+        # and starts afresh. An empty file names no holder, where open files cannot be removed (Windows).
         with suppress(OSError):
-            os.ftruncate(handle, 0)  # an empty one is nobody's, where open files cannot be removed (Windows)
+            os.ftruncate(handle, 0)
             path.unlink()
         os.close(handle)
         _remove_empty(created)
@@ -76,7 +77,7 @@ def _acquire(path: Path, while_waiting: Callable[[], None] | None) -> int:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         ours = False
         try:
-            ours = _lock(path, handle, while_waiting is not None) and _same(path, handle)
+            ours = _lock(path, handle, may_wait=while_waiting is not None) and _has_name(handle, path)
             if ours:
                 _write_holder(handle)
                 return handle
@@ -85,14 +86,14 @@ def _acquire(path: Path, while_waiting: Callable[[], None] | None) -> int:
                 path.unlink()
             os.close(handle)
             raise
-        os.close(handle)  # the last holder removed it in the meantime, or has it still
+        os.close(handle)  # the last holder has removed it in the meantime, or still holds it
         if while_waiting is not None:
             while_waiting()
             time.sleep(_PAUSE)
 
 
 def _lock(path: Path, handle: int, may_wait: bool) -> bool:
-    """Whether the lock is held now; where one does not want to wait, an error says who has it."""
+    """Try to lock; whether it worked. Unless `may_wait`, raise an error that names the holder if not."""
     holder = read_record(path)
     if fcntl is not None:
         try:
@@ -110,7 +111,8 @@ def _lock(path: Path, handle: int, may_wait: bool) -> bool:
     return True
 
 
-def _same(path: Path, handle: int) -> bool:
+def _has_name(handle: int, path: Path) -> bool:
+    """Whether the open file is the one that lies at `path`."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:
@@ -145,15 +147,15 @@ def _write_holder(handle: int) -> None:
 def _alive(holder: dict[str, Any]) -> bool:
     """Whether the process that wrote this may still run."""
     if holder.get("machine") != socket.gethostname() or not Path("/proc/self/stat").exists():
-        return True  # nobody can know
+        return True  # there is no way to tell
     started = _process_started(holder.get("process"))
     return started is not None and started == holder.get("process_started")
 
 
 def _process_started(number: object) -> str | None:
-    """When a process of this machine began, in the system's own count; None if there is no such process."""
+    """When a process of this machine began, in clock ticks since boot; None if there is no such process."""
     try:
         after_name = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2]
-        return after_name.split()[19]  # field 22: clock ticks since the machine was started
+        return after_name.split()[19]  # field 22
     except (OSError, IndexError):
         return None

@@ -1,7 +1,7 @@
-"""Who made a depth map, so that nobody takes a prediction for the truth.
+"""What made a depth map, recorded so that nobody takes a prediction for the truth.
 
-`.npz` files say it themselves (`made_by`, JSON in a string); formats without a place for it have a file
-`made_by.json` in their folder that lists them.
+`.npz` files hold it themselves (`made_by`, JSON in a string); files of other formats are listed in a file
+`made_by.json` in their folder.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from gbinet.formats.atomic import write_text
 from gbinet.formats.reading import NPY_HEADER
 
 KEY = "made_by"  # of the array in an .npz
-FILE = "made_by.json"  # {name of a depth file: who made it}, beside depth files of other formats
+FILE = "made_by.json"  # {name of a depth file: what made it}, beside depth files of other formats
 _MAX_BYTES = 1 << 16  # of the array; a hundred times what is needed
 _MAX_FILE = 1 << 26
 
-Maker = Mapping[str, Any]
+Maker = Mapping[str, Any]  # gbinet.provenance.Maker as JSON
 
 
 def maker_of(path: str | Path) -> dict[str, Any] | None:
-    """What made a depth file, where it was a program that says so; None for all others."""
+    """What made a depth file; None where it is not recorded."""
     return makers_of([Path(path)]).get(Path(path))
 
 
 def makers_of(paths: Iterable[Path]) -> dict[Path, dict[str, Any]]:
-    """The same for many files: those that say who made them."""
-    listed: dict[Path, dict[str, dict[str, Any]]] = {}
-    found = {}
+    """What made depth files, for those of which it is recorded."""
+    listed: dict[Path, dict[str, dict[str, Any]]] = {}  # by folder
+    makers = {}
     for path in paths:
         if path.parent not in listed:
-            listed[path.parent] = _listed(path.parent)
-        inside = _inside(path) if path.suffix.lower() == ".npz" else None
-        maker = inside or listed[path.parent].get(path.name)
+            listed[path.parent] = _makers_listed_in(path.parent)
+        own = _maker_inside(path) if path.suffix.lower() == ".npz" else None
+        maker = own or listed[path.parent].get(path.name)
         if maker is not None:
-            found[path] = maker
-    return found
+            makers[path] = maker
+    return makers
 
 
 def as_array(maker: Maker) -> np.ndarray[Any, Any]:
-    """For an .npz: readable with `numpy.load` and nothing else."""
+    """The maker as an array of an .npz, readable with nothing but `numpy.load`."""
     return np.array(json.dumps(maker, sort_keys=True))
 
 
 def record_maker(path: Path, maker: Maker | None) -> None:
-    """Note in the folder of a depth file, before the file is written, who makes it; None forgets who did."""
-    listed = _listed(path.parent)
+    """List what makes a depth file, in its folder, before the file is written; None removes its entry."""
+    listed = _makers_listed_in(path.parent)
     if listed.get(path.name) == maker:
         return
     listed.pop(path.name, None)
@@ -60,7 +60,8 @@ def record_maker(path: Path, maker: Maker | None) -> None:
     write_text(path.parent / FILE, json.dumps(listed, indent=1, sort_keys=True) + "\n")
 
 
-def _inside(path: Path) -> dict[str, Any] | None:
+def _maker_inside(path: Path) -> dict[str, Any] | None:
+    """What an .npz says made it."""
     if not path.is_file():
         return None
     try:
@@ -70,12 +71,13 @@ def _inside(path: Path) -> dict[str, Any] | None:
                 return None
             with NPY_HEADER, archive.open(member) as stream:
                 content = json.loads(str(np.lib.format.read_array(stream, allow_pickle=False)))
-    except Exception:  # decoders fail in many ways, and whoever reads the depth says what is wrong
+    except Exception:  # decoders fail in many ways; reading the depth reports what is wrong
         return None
     return content if isinstance(content, dict) else None
 
 
-def _listed(folder: Path) -> dict[str, dict[str, Any]]:
+def _makers_listed_in(folder: Path) -> dict[str, dict[str, Any]]:
+    """What FILE says made each depth file of a folder."""
     path = folder / FILE
     if not path.is_file():
         return {}

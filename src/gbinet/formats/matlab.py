@@ -30,16 +30,26 @@ _COMPLEX = 0x0800
 
 
 class _BrokenError(Exception):
-    """What is wrong with some bytes; becomes a FormatError where the file is known."""
+    """Says what is wrong with some bytes; becomes a FormatError where the file is known."""
 
 
 @dataclass(frozen=True)
 class _MatElement:
-    """A piece of the file: type, content, and where the next one begins."""
+    """A data element of the file."""
 
-    code: int
+    code: int  # its type
     data: memoryview
-    end: int
+    end: int  # where the next one begins
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """A variable of the file; the body of a compressed one is unpacked only as far as its name."""
+
+    position: int
+    body: memoryview
+    packed: memoryview | None = None  # of a compressed one: all of it
+    size: int = 0  # bytes of the whole body, where it is compressed
 
 
 def read_mat(path: str | Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
@@ -48,18 +58,18 @@ def read_mat(path: str | Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]
     with open_sized(path) as (file, _):
         data = memoryview(file.read())
     order = _byte_order(path, bytes(data[:_HEADER]))
-    found: dict[str, NDArray[Any]] = {}
-    at = _HEADER
+    arrays: dict[str, NDArray[Any]] = {}
+    position = _HEADER
     try:
-        for body in _variables(path, data, order):
-            at = body[0]
-            parts = _parts(body[1], order, 3)
-            name = bytes(parts[2].data).decode("latin-1")
+        for variable in _variables(data, order):
+            position = variable.position
+            _, _, name_element = _parts(variable.body, order, 3)
+            name = bytes(name_element.data).decode("latin-1")
             if name in names:
-                found[name] = _array(_unpacked(path, body[1], body[2], name), order, name)
+                arrays[name] = _array(_unpacked(path, variable, name), order, name)
     except (_BrokenError, struct.error, zlib.error, ValueError) as error:
-        raise FormatError(path, f"is not a readable Matlab file: {error}", f"byte {at}") from error
-    return found
+        raise FormatError(path, f"is not a readable Matlab file: {error}", f"byte {position}") from error
+    return arrays
 
 
 def _byte_order(path: Path, header: bytes) -> str:
@@ -71,10 +81,7 @@ def _byte_order(path: Path, header: bytes) -> str:
     return order
 
 
-def _variables(
-    path: Path, data: memoryview, order: str
-) -> Iterator[tuple[int, memoryview, tuple[memoryview, int] | None]]:
-    """(position, content or its beginning, what to unpack for all of it) of each variable."""
+def _variables(data: memoryview, order: str) -> Iterator[_Variable]:
     at = _HEADER
     while at + 8 <= len(data):
         element = _element(data, at, order)
@@ -82,40 +89,40 @@ def _variables(
             head = zlib.decompressobj().decompress(bytes(element.data), _HEAD)
             code, size = struct.unpack(f"{order}II", head[:8])
             if code == _MATRIX:
-                yield at, memoryview(head)[8:], (element.data, size)
+                yield _Variable(at, memoryview(head)[8:], element.data, size)
         elif element.code == _MATRIX:
-            yield at, element.data, None
+            yield _Variable(at, element.data)
         at = element.end
 
 
-def _unpacked(path: Path, body: memoryview, packed: tuple[memoryview, int] | None, name: str) -> memoryview:
-    if packed is None:
-        return body
-    data, size = packed
-    check_unpacked(path, size, f"'{name}'")
-    whole = zlib.decompressobj().decompress(bytes(data), size + 8)
-    if len(whole) < size + 8:
+def _unpacked(path: Path, variable: _Variable, name: str) -> memoryview:
+    """The whole body of a variable."""
+    if variable.packed is None:
+        return variable.body
+    check_unpacked(path, variable.size, f"'{name}'")
+    whole = zlib.decompressobj().decompress(bytes(variable.packed), variable.size + 8)
+    if len(whole) < variable.size + 8:
         raise _BrokenError(f"'{name}' is cut short")
     return memoryview(whole)[8:]
 
 
 def _element(data: memoryview, at: int, order: str) -> _MatElement:
-    first, size = struct.unpack_from(f"{order}II", data, at)
-    if first >> 16:  # up to four bytes, in the place of the size
-        size, first, start = first >> 16, first & 0xFFFF, at + 4
+    code, size = struct.unpack_from(f"{order}II", data, at)
+    if code >> 16:  # a short element: size and type in the first four bytes, then up to four bytes of data
+        size, code, start = code >> 16, code & 0xFFFF, at + 4
         end = at + 8
         if size > 4:
             raise _BrokenError(f"a short element of {size} bytes")
     else:
         start = at + 8
-        end = start + size + (0 if first == _COMPRESSED else -size % 8)
+        end = start + size + (0 if code == _COMPRESSED else -size % 8)
     if start + size > len(data):
         raise _BrokenError(f"cut short: an element of {size} bytes, {len(data) - start} are left")
-    return _MatElement(first, data[start : start + size], end)
+    return _MatElement(code, data[start : start + size], end)
 
 
 def _parts(body: memoryview, order: str, count: int) -> list[_MatElement]:
-    """The first elements inside a variable: flags, size, name, numbers."""
+    """The first `count` elements inside a variable, which are flags, shape, name, numbers."""
     parts: list[_MatElement] = []
     at = 0
     for _ in range(count):
@@ -125,15 +132,15 @@ def _parts(body: memoryview, order: str, count: int) -> list[_MatElement]:
 
 
 def _array(body: memoryview, order: str, name: str) -> NDArray[Any]:
-    flags, size, _, numbers = _parts(body, order, 4)
+    flags, dimensions, _, numbers = _parts(body, order, 4)
     (flag,) = struct.unpack_from(f"{order}I", flags.data)
-    dtype, stored = _CLASSES.get(flag & 0xFF), _TYPES.get(numbers.code)
-    if dtype is None or stored is None or flag & _COMPLEX:
+    dtype, stored_type = _CLASSES.get(flag & 0xFF), _TYPES.get(numbers.code)
+    if dtype is None or stored_type is None or flag & _COMPLEX:
         raise _BrokenError(f"'{name}' is not an array of real numbers")
-    shape = np.frombuffer(size.data, f"{order}i4").tolist()
+    shape = np.frombuffer(dimensions.data, f"{order}i4").tolist()
     if not 2 <= len(shape) <= _MAX_AXES or min(shape) < 0:
         raise _BrokenError(f"an array of size {shape[:_MAX_AXES]}")
-    values = np.frombuffer(numbers.data, f"{order}{stored}")
+    values = np.frombuffer(numbers.data, f"{order}{stored_type}")
     count = 1
     for length in shape:
         count *= length

@@ -1,4 +1,4 @@
-"""MeshLab projects (.mlp): which meshes or scans, and where each of them stands."""
+"""MeshLab projects (.mlp): a list of meshes or scans, with the pose of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gbinet.errors import FormatError
-from gbinet.formats.inside import Inside
+from gbinet.formats.allowed_folders import AllowedFolders
 from gbinet.formats.reading import read_bounded
 
 
@@ -25,7 +25,7 @@ def read_meshlab(path: str | Path) -> list[MeshLabMesh]:
     """Meshes of the first group of a project; their files are named relative to it."""
     path = Path(path)
     data = read_bounded(path, 1 << 24)
-    # An XML entity can grow without bound; a project needs none. Its document type has no definitions.
+    # XML entities can expand without bound; a project needs none.
     if b"<!ENTITY" in data:
         raise FormatError(path, "defines XML entities, which a MeshLab project never does")
     try:
@@ -45,7 +45,7 @@ def _mesh(path: Path, node: ET.Element) -> MeshLabMesh:
     name = node.get("filename")
     if not name:
         raise FormatError(path, "a mesh has no filename")
-    if not Inside(path.parent).contains(path.parent / name):
+    if not AllowedFolders(path.parent).contains(path.parent / name):
         raise FormatError(path, f"names {name}, which lies outside its folder; put the scans beside it")
     words = (node.findtext("MLMatrix44") or "").split()
     try:

@@ -27,13 +27,13 @@ class CamFile:
     cam_from_world: NDArray[np.float64]  # [4, 4]
     near: float
     interval: float | None  # None where the tail is `near far`
-    planes: int | None  # where the tail says it
-    stated_far: float | None  # where the tail says it
+    planes: int | None  # None where the tail does not give it
+    stated_far: float | None  # None where the tail does not give it
 
     def far(self, interval_scale: float, planes: int) -> float:
         """The far end: as stated, or near + interval * (planes - 1).
 
-        Only where the file does not say how many planes there are, the caller's number and scale count: DTU's
+        The caller's number and scale are used only if the file does not give the number of planes: DTU's
         `425 2.5` with scale 0.8 and 256 planes means 425 + 2.5 * 0.8 * 255 = 935.
         """
         if self.stated_far is not None:

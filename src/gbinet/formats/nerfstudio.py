@@ -1,8 +1,7 @@
 """nerfstudio's and instant-ngp's `transforms.json`.
 
-Cameras there are OpenGL's (x right, y up, looking along -z) and lead from the camera to the world; here they
-come out as cam_from_world with our axes. Intrinsics stand at the top, in each frame, or in both (the frame
-wins).
+The file has OpenGL's cameras (x right, y up, looking along -z) as world_from_cam; they are read as
+cam_from_world with our axes. Intrinsics stand at the top, in each frame, or in both (the frame wins).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MAX_BYTES = 256 * 1024 * 1024
 _DISTORTION = ("k1", "k2", "k3", "k4", "p1", "p2")
 _NUMBERS = ("w", "h", "fl_x", "fl_y", "cx", "cy", "camera_angle_x", "camera_angle_y", *_DISTORTION)
 _SHARED = ("w", "h", "fl_x", "fl_y", "cx", "cy")  # numbers that frames may have in common
-_TURN = (1.0, -1.0, -1.0, 1.0)  # OpenGL's axes to ours, and back
+_OPENGL_AXES = (1.0, -1.0, -1.0, 1.0)  # factors of the columns of world_from_cam, there and back
 _FISHEYE = ("OPENCV_FISHEYE", "FISHEYE")
 _PERSPECTIVE = (
     "OPENCV",
@@ -54,7 +53,7 @@ class TransformsFrame:
     depth_path: str | None
 
     def lens(self, image_size: tuple[int, int]) -> ColmapCamera:
-        """The camera. Where the file gives no size, the image's counts."""
+        """The camera; the image's size is used where the file gives none."""
         n = self.numbers
         width, height = (int(n.get(key, size)) for key, size in zip(("w", "h"), image_size, strict=True))
         fx = n["fl_x"] if "fl_x" in n else _focal(width, n.get("camera_angle_x"))
@@ -119,7 +118,7 @@ def _pose(path: Path, value: Any, position: str) -> NDArray[np.float64]:
             world_from_cam[i, j] = _as_float(path, number, f"{position}.transform_matrix[{i}][{j}]")
     if np.abs(world_from_cam[3] - [0, 0, 0, 1]).max() > 1e-6:
         raise FormatError(path, "the last row of `transform_matrix` must be 0 0 0 1", position)
-    world_from_cam *= _TURN  # y down, z forward
+    world_from_cam *= _OPENGL_AXES  # y down, z forward
     try:
         return np.linalg.inv(world_from_cam).astype(np.float64)
     except np.linalg.LinAlgError as error:
@@ -173,7 +172,7 @@ def opengl_world_from_cam(view: View) -> NDArray[np.float64]:  # [4, 4]
         world_from_cam: NDArray[np.float64] = np.linalg.inv(view.camera.cam_from_world.cpu().double().numpy())
     except np.linalg.LinAlgError as error:
         raise InputError(f"the pose of view {view.name} cannot be inverted") from error
-    return world_from_cam * _TURN
+    return world_from_cam * _OPENGL_AXES
 
 
 def frame_entry(view: View, file_path: str, mask_path: str | None) -> dict[str, Any]:
@@ -185,7 +184,7 @@ def frame_entry(view: View, file_path: str, mask_path: str | None) -> dict[str, 
 
 
 def write_transforms(path: Path, frames: list[dict[str, Any]], ply_file_path: str | None) -> None:
-    """Where all frames agree, the intrinsics move to the top: there older readers look for them."""
+    """Write the file; intrinsics that all frames share go to the top, where older readers expect them."""
     contents: dict[str, Any] = {"camera_model": "OPENCV"}
     if len({tuple(frame[key] for key in _SHARED) for frame in frames}) == 1:
         contents |= {key: frames[0][key] for key in _SHARED}

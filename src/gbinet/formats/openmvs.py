@@ -1,8 +1,8 @@
 """OpenMVS: depth maps (`.dmap`, version "DR"), and its scenes (`scene.mvs`), written.
 
-OpenMVS counts pixel coordinates from the centre of the first pixel, so K moves by half a pixel on the way out
-and back on the way in. K belongs to the full image even where the map is smaller. Normals are in the frame of
-the camera.
+OpenMVS counts pixel coordinates from the centre of the first pixel, so K is shifted by half a pixel when it
+is written, and back when it is read. K belongs to the full image even where the map is smaller. Normals are
+in the frame of the camera.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HAS_DEPTH, _HAS_NORMAL, _HAS_CONFIDENCE = 1, 2, 4
 
 @dataclass(frozen=True)
 class OpenMVSDepth:
-    """What a .dmap file holds."""
+    """The contents of a .dmap file."""
 
     depth: Array  # [H, W] float32, 0 = unknown
     image_camera: Camera  # of the full image
@@ -69,7 +69,7 @@ def write_dmap(
     normals = depth_map.normals().cpu() @ camera.cam_from_world[:3, :3].float().T  # camera frame
     contents = _HAS_DEPTH | _HAS_NORMAL | (_HAS_CONFIDENCE if depth_map.confidence is not None else 0)
     height, width = depth.shape
-    K = opencv_intrinsics(camera.K)
+    K = with_opencv_pixels(camera.K)
     numbers = [
         *K.flatten().tolist(),
         *camera.cam_from_world[:3, :3].flatten().tolist(),
@@ -87,25 +87,27 @@ def write_dmap(
 
 
 def dmap_image_name(path: str | Path) -> str:
-    """The photo that a .dmap belongs to, from its header."""
+    """The name of the photo that a .dmap belongs to; reads only the header."""
     path = Path(path)
     with open_sized(path) as (file, _):
-        magic, *_ = _HEADER.unpack(read_exactly(path, file, _HEADER.size, "the header"))
-        if magic != b"DR":
-            raise FormatError(path, "not an OpenMVS depth map: it does not begin with 'DR'", "byte 0")
-        (length,) = struct.unpack("<H", read_exactly(path, file, 2, "the image name"))
-        return read_exactly(path, file, length, "the image name").decode(errors="replace")
+        return _read_head(path, file)[1]
+
+
+def _read_head(path: Path, file: BinaryIO) -> tuple[tuple[Any, ...], str]:
+    """The fields of _HEADER, and the name of the photo behind it."""
+    fields = _HEADER.unpack(read_exactly(path, file, _HEADER.size, "the header"))
+    magic, contents, *_ = fields
+    if magic != b"DR" or not contents & _HAS_DEPTH:
+        raise FormatError(path, "not an OpenMVS depth map: it does not begin with 'DR'", "byte 0")
+    (length,) = struct.unpack("<H", read_exactly(path, file, 2, "the image name"))
+    return fields, read_exactly(path, file, length, "the image name").decode(errors="replace")
 
 
 def read_dmap(path: str | Path) -> OpenMVSDepth:
+    """Read a depth map with its camera and, where the file has them, normals and confidence."""
     path = Path(path)
     with open_sized(path) as (file, size):
-        head = read_exactly(path, file, _HEADER.size, "the header")
-        magic, contents, _, image_w, image_h, width, height, near, far = _HEADER.unpack(head)
-        if magic != b"DR" or not contents & _HAS_DEPTH:
-            raise FormatError(path, "not an OpenMVS depth map: it does not begin with 'DR'", "byte 0")
-        (length,) = struct.unpack("<H", read_exactly(path, file, 2, "the image name"))
-        name = read_exactly(path, file, length, "the image name").decode(errors="replace")
+        (_, contents, _, image_w, image_h, width, height, near, far), name = _read_head(path, file)
         (count,) = struct.unpack("<I", read_exactly(path, file, 4, "the view numbers"))
         if count * 4 > size:
             raise FormatError(
@@ -138,16 +140,16 @@ def _camera(path: Path, numbers: tuple[float, ...], width: int, height: int) -> 
     pose[:3, :3] = rotation
     pose[:3, 3] = -rotation @ centre
     try:
-        K = opencv_intrinsics(values[:9].reshape(3, 3), back=True)
+        K = with_opencv_pixels(values[:9].reshape(3, 3), inverse=True)
         return Camera(K, pose, width, height).check()
     except InputError as error:
         raise FormatError(path, str(error), "camera") from error
 
 
-def opencv_intrinsics(K: torch.Tensor, back: bool = False) -> torch.Tensor:
-    """K for pixel coordinates that are 0 at the centre of the first pixel, or back from there."""
+def with_opencv_pixels(K: torch.Tensor, inverse: bool = False) -> torch.Tensor:
+    """K [3, 3] for pixel coordinates that are 0 at the centre of the first pixel, or from these to ours."""
     shifted = K.clone()
-    shifted[:2, 2] += (1 if back else -1) * pixel_centres(1, 1, dtype=K.dtype)[0, 0]
+    shifted[:2, 2] += (1 if inverse else -1) * pixel_centres(1, 1, dtype=K.dtype)[0, 0]
     return shifted
 
 
@@ -155,7 +157,7 @@ def opencv_intrinsics(K: torch.Tensor, back: bool = False) -> torch.Tensor:
 
 
 def write_interface(path: Path, scene: Scene, names: list[str], mask_names: list[str]) -> None:
-    """`scene.mvs`: platforms (one per view), images, points; every list begins with its length."""
+    """Write `scene.mvs`: platforms (one per view), images, points; every list begins with its length."""
     with atomic_file(path) as file:
         _write_stream(file, scene, names, mask_names)
 
@@ -181,7 +183,7 @@ def _write_stream(file: BinaryIO, scene: Scene, names: list[str], mask_names: li
     rgb = None if points is None or points.rgb is None else points.rgb.cpu().numpy()
     file.write(struct.pack("<Q", 0 if rgb is None else len(rgb)))
     if rgb is not None:
-        file.write(np.ascontiguousarray(rgb[:, ::-1]).tobytes())  # OpenMVS keeps blue first
+        file.write(np.ascontiguousarray(rgb[:, ::-1]).tobytes())  # OpenMVS stores blue first
     file.write(struct.pack("<3Q", 0, 0, 0))  # lines, their normals and colours
     file.write(np.eye(4, dtype="<f8").tobytes())  # transform to another frame: none
 
@@ -189,7 +191,7 @@ def _write_stream(file: BinaryIO, scene: Scene, names: list[str], mask_names: li
 def _write_platform(file: BinaryIO, name: str, camera: Camera) -> None:
     file.write(_string(name) + struct.pack("<Q", 1))  # one camera
     file.write(_string(name) + _string("") + struct.pack("<II", camera.width, camera.height))
-    for values in (opencv_intrinsics(camera.K), torch.eye(3), torch.zeros(3)):  # in the platform's frame
+    for values in (with_opencv_pixels(camera.K), torch.eye(3), torch.zeros(3)):  # in the platform's frame
         file.write(values.numpy().astype("<f8").tobytes())
     file.write(struct.pack("<Q", 1))  # one pose
     for values in (camera.cam_from_world[:3, :3], camera.centre):
@@ -197,7 +199,7 @@ def _write_platform(file: BinaryIO, name: str, camera: Camera) -> None:
 
 
 def _tracks(points: SparsePoints) -> list[list[int]]:
-    """Per point the views that see it."""
+    """Indices of the views that see each point."""
     if points.view_index is None or points.track_start is None:
         return [[] for _ in points.xyz]
     flat = points.view_index.tolist()

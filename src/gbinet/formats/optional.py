@@ -1,4 +1,4 @@
-"""Libraries that not everybody needs: imported where they are used, or named with what to install."""
+"""Optional libraries: imported where they are used; an error says which extra installs a missing one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gbinet.errors import GBiNetError
 
 
 def optional(module: str, purpose: str, extra: str) -> Any:
-    """The module; where it is missing, a sentence that says who needs it and how to get it."""
+    """Import a module; raise a GBiNetError that says what needs it and how to install it if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gbinet.errors import FormatError, InputError
-from gbinet.formats.atomic import EarlyFlush, atomic_file
+from gbinet.formats.atomic import BackgroundFlush, atomic_file
 from gbinet.formats.reading import open_sized
 from gbinet.pointcloud import PointCloud
 
@@ -64,34 +64,34 @@ class PlyWriter:
 
     def __enter__(self) -> PlyWriter:
         self._file: BinaryIO = self._opened.__enter__()
-        self._early = EarlyFlush(self._file)
+        self._flush = BackgroundFlush(self._file)
         return self
 
     def append(self, cloud: PointCloud) -> None:
         if self._types is None:
             self._types = _column_types(cloud)
             layout = [(name, f"<{self._types[field]}") for field in self._types for name in _COLUMNS[field]]
-            self._rows = np.empty(_CHUNK, layout)  # filled again and again
+            self._buffer = np.empty(_CHUNK, layout)
             self._file.write(_header(self._types, 0))
         missing = [field for field in self._types if getattr(cloud, field) is None]
         if missing:
             raise InputError(f"{self.path}: earlier points have {', '.join(missing)}, this cloud does not")
         for start in range(0, len(cloud), _CHUNK):
-            rows = _filled(self._rows, cloud[start : start + _CHUNK], self._types)
+            rows = _fill(self._buffer, cloud[start : start + _CHUNK], self._types)
             self._file.write(rows.data)
-            self._early.wrote(rows.nbytes)
+            self._flush.add_written(rows.nbytes)
             self.count += len(rows)
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._early.close()
+            self._flush.close()
             if error is None:
                 self._file.seek(0)
                 self._file.write(_header(self._types or {"xyz": "f4"}, self.count))
-        except OSError as late:  # e.g. the disk is full when buffers are flushed
-            self._opened.__exit__(type(late), late, late.__traceback__)
+        except OSError as flush_error:  # e.g. the disk is full when buffers are flushed
+            self._opened.__exit__(type(flush_error), flush_error, flush_error.__traceback__)
             raise
         self._opened.__exit__(error_type, error, trace)
 
@@ -111,9 +111,9 @@ def _header(types: dict[str, str], count: int) -> bytes:
     return ("\n".join(lines) + "\nend_header\n").encode("ascii")
 
 
-def _filled(room: Array, cloud: PointCloud, types: dict[str, str]) -> Array:
-    """The points as rows of the file, in the first rows of `room`."""
-    rows = room[: len(cloud)]
+def _fill(buffer: Array, cloud: PointCloud, types: dict[str, str]) -> Array:
+    """Write the points as rows of the file into the first rows of a buffer; returns these."""
+    rows = buffer[: len(cloud)]
     for field in types:
         tensor: Tensor = getattr(cloud, field)
         values = tensor.detach().cpu().numpy().reshape(len(cloud), -1)  # [N, 1 or 3]
@@ -155,7 +155,7 @@ class _PlyElement:
 
     @property
     def fixed(self) -> tuple[_Property, ...]:
-        """The properties before the first list: they lie at the same place in every row."""
+        """The properties before the first list: they have the same offset in every row."""
         return tuple(itertools.takewhile(lambda p: p.count_type is None, self.properties))
 
     @property
@@ -170,15 +170,15 @@ class _PlyElement:
 
 
 def read_ply(path: str | Path) -> PointCloud:
-    """Read the vertices of a PLY file: text or binary, either byte order; what we do not know is skipped."""
+    """Read the vertices of a PLY file: text or binary, either byte order; unknown properties are skipped."""
     path = Path(path)
     with open_sized(path) as (file, size):
-        form, elements = _read_header(file, path)
-        _check_sizes(path, elements, form == "ascii", size - file.tell())
+        encoding, elements = _read_header(file, path)
+        _check_sizes(path, elements, encoding == "ascii", size - file.tell())
         columns = (
             _read_text(file, path, elements)
-            if form == "ascii"
-            else _read_binary(file, path, elements, _BYTE_ORDER[form])
+            if encoding == "ascii"
+            else _read_binary(file, path, elements, _BYTE_ORDER[encoding])
         )
     return _to_cloud(path, columns)
 
@@ -191,26 +191,26 @@ def ply_count(path: str | Path) -> int:
 
 
 def ply_pieces(path: str | Path, points: int = _CHUNK) -> Iterator[PointCloud]:
-    """The same cloud some points at a time; text files, and those with lists, come in one piece."""
+    """The cloud of a PLY file, `points` at a time; text files, and those with lists, come in one piece."""
     path = Path(path)
     with open_sized(path) as (file, size):
-        form, elements = _read_header(file, path)
-        _check_sizes(path, elements, form == "ascii", size - file.tell())
+        encoding, elements = _read_header(file, path)
+        _check_sizes(path, elements, encoding == "ascii", size - file.tell())
         element = elements[0]
-        if form == "ascii" or element.name != "vertex" or element.has_lists:
+        if encoding == "ascii" or element.name != "vertex" or element.has_lists:
             yield read_ply(path)
             return
-        layout = np.dtype([(p.name, _BYTE_ORDER[form] + p.type) for p in element.fixed])
+        layout = np.dtype([(p.name, _BYTE_ORDER[encoding] + p.type) for p in element.fixed])
         for start in range(0, max(1, element.count), points):
             data = file.read(min(points, element.count - start) * layout.itemsize)
-            rows = np.frombuffer(data, layout)
-            yield _to_cloud(path, {n: rows[n].astype(layout[n].newbyteorder("=")) for n in _wanted(layout)})
+            yield _to_cloud(path, _columns_of(np.frombuffer(data, layout)))
 
 
 def _read_header(file: BinaryIO, path: Path) -> tuple[str, list[_PlyElement]]:
     if file.readline(8).rstrip() != b"ply":
         raise FormatError(path, "not a PLY file: it does not begin with 'ply'", "line 1")
-    form, elements = "", list[_PlyElement]()
+    """Encoding (a key of _BYTE_ORDER) and elements; leaves the file at the first byte behind the header."""
+    encoding, elements = "", list[_PlyElement]()
     for number in range(2, _MAX_HEADER_LINES):
         where = f"line {number}"
         line = file.readline(_MAX_LINE)
@@ -219,13 +219,13 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[str, list[_PlyElement]]:
             raise FormatError(path, "the header has no 'end_header' line", where)
         match words:
             case ["end_header"]:
-                if not form:
+                if not encoding:
                     raise FormatError(path, "the header has no 'format' line", where)
-                return form, elements
+                return encoding, elements
             case [] | ["comment" | "obj_info", *_]:
                 pass
             case ["format", name, "1.0"] if name in _BYTE_ORDER:
-                form = name
+                encoding = name
             case ["element", name, count] if count.isdecimal() and len(count) <= _COUNT_DIGITS:
                 elements.append(_PlyElement(name, int(count)))
             case ["property", "list", count_type, type_name, name] if elements and type_name in _TYPES:
@@ -276,16 +276,17 @@ def _read_binary(file: BinaryIO, path: Path, elements: list[_PlyElement], order:
                 continue
             layout = np.dtype([(p.name, order + p.type) for p in element.fixed])
             if isinstance(starts, range):
-                rows = np.frombuffer(data, dtype=layout, count=element.count, offset=position)
-                columns = {
-                    name: rows[name].astype(layout[name].newbyteorder("=")) for name in _wanted(layout)
-                }
-                del rows  # the map cannot close while an array looks into it
-                return columns
+                # No name for the rows: the map cannot close while an array refers to it.
+                return _columns_of(np.frombuffer(data, layout, element.count, position))
             packed = b"".join(data[start : start + layout.itemsize] for start in starts[:-1])
-            rows = np.frombuffer(packed, dtype=layout)
-            return {name: rows[name].astype(layout[name].newbyteorder("=")) for name in _wanted(layout)}
+            return _columns_of(np.frombuffer(packed, layout))
     raise FormatError(path, "there is no 'vertex' element", "header")
+
+
+def _columns_of(rows: Array) -> dict[str, Array]:
+    """Copies of the columns that a PointCloud can hold, in native byte order."""
+    names = _wanted(list(rows.dtype.names or ()))
+    return {name: rows[name].astype(rows.dtype[name].newbyteorder("=")) for name in names}
 
 
 def _row_starts(
@@ -362,11 +363,10 @@ def _as_type(path: Path, name: str, values: Array, dtype: str) -> Array:
     return values.astype(dtype)
 
 
-def _wanted(names: np.dtype[Any] | list[str]) -> list[str]:
-    """Of a file's property names, those that a PointCloud has a place for."""
+def _wanted(names: list[str]) -> list[str]:
+    """Of a file's property names, those that a PointCloud can hold."""
     ours = {name for group in _COLUMNS.values() for name in group} | set(_OTHER_NAMES)
-    present = list(names.names or ()) if isinstance(names, np.dtype) else names
-    return [name for name in present if name in ours]
+    return [name for name in names if name in ours]
 
 
 def _to_cloud(path: Path, columns: dict[str, Array]) -> PointCloud:

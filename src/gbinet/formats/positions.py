@@ -1,4 +1,4 @@
-"""Known positions of photos, as a table: `name,x,y,z`, or `name,latitude,longitude,altitude`."""
+"""Tables of known camera positions: `name,x,y,z`, or `name,latitude,longitude,altitude`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gbinet.errors import FormatError
 from gbinet.formats.reading import read_bounded
 
 _MAX_BYTES = 64 << 20
-_COLUMNS = {  # how columns may be called -> what they are
+_COLUMNS = {  # name of a column in the table -> what it holds
     **dict.fromkeys(("name", "image", "photo", "file", "filename", "label", "#label"), "name"),
     **dict.fromkeys(("x", "east", "easting", "e"), "x"),
     **dict.fromkeys(("y", "north", "northing", "n"), "y"),
@@ -24,14 +24,14 @@ _COLUMNS = {  # how columns may be called -> what they are
 
 @dataclass(frozen=True)
 class Positions:
-    """Where photos were taken: x y z, or longitude, latitude (degrees) and altitude."""
+    """Where photos were taken."""
 
-    places: dict[str, tuple[float, float, float]]  # name of the photo -> three numbers
-    degrees: bool
+    by_photo: dict[str, tuple[float, float, float]]  # name -> x y z, or longitude, latitude, altitude
+    degrees: bool  # the first two numbers are longitude and latitude
 
 
 def read_positions(path: Path) -> Positions:
-    """Read a table with a line of names; columns are separated by comma, semicolon or tab."""
+    """Read a table with a header line; columns are separated by comma, semicolon or tab."""
     try:
         text = read_bounded(path, _MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -43,38 +43,36 @@ def read_positions(path: Path) -> Positions:
         header = [_COLUMNS.get(cell.strip().lower(), "") for cell in next(rows, [])]
         degrees = "latitude" in header and "longitude" in header
         wanted = ("longitude", "latitude", "z") if degrees else ("x", "y", "z")
-        lacking = [name for name in ("name", *wanted) if name not in header]
-        if lacking:
+        missing = [name for name in ("name", *wanted) if name not in header]
+        if missing:
             raise FormatError(
-                path, f"has no column {', '.join(lacking)}; expected name,x,y,z or name,lat,lon,alt", "line 1"
+                path, f"has no column {', '.join(missing)}; expected name,x,y,z or name,lat,lon,alt", "line 1"
             )
         columns = [header.index(name) for name in ("name", *wanted)]
-        places = {}
+        by_photo = {}
         for row in rows:
             if any(cell.strip() for cell in row):
-                name, place = _row(path, row, columns, f"line {rows.line_num}", degrees)
-                places[name] = place
+                name, position = _parse_row(path, row, columns, f"line {rows.line_num}", degrees)
+                by_photo[name] = position
     except csv.Error as error:
         raise FormatError(path, f"is not a table ({error})", f"line {rows.line_num}") from error
-    return Positions(places, degrees)
+    return Positions(by_photo, degrees)
 
 
-def _row(
+def _parse_row(
     path: Path, row: list[str], columns: list[int], where: str, degrees: bool
 ) -> tuple[str, tuple[float, float, float]]:
+    """Name and position, from these columns of a row."""
+    excerpt = " ".join(row)[:60]
     try:
         name, x, y, z = (row[column].strip() for column in columns)
         values = (float(x), float(y), float(z))
     except (IndexError, ValueError) as error:
-        raise FormatError(path, f"is not a name and three numbers: {separator_free(row)!r}", where) from error
+        raise FormatError(path, f"is not a name and three numbers: {excerpt!r}", where) from error
     good = all(math.isfinite(v) for v in values)
     if degrees:
         good &= abs(values[0]) <= 180 and abs(values[1]) <= 90
     if not good:
         bounds = "finite numbers" + ("; longitude within 180, latitude within 90 degrees" if degrees else "")
-        raise FormatError(path, f"is not a position ({bounds}): {separator_free(row)!r}", where)
+        raise FormatError(path, f"is not a position ({bounds}): {excerpt!r}", where)
     return name, values
-
-
-def separator_free(row: list[str]) -> str:
-    return " ".join(row)[:60]

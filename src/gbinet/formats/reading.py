@@ -1,4 +1,4 @@
-"""Opening a file that somebody else wrote."""
+"""Opening and reading files from elsewhere, without trusting them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, BinaryIO
 
 from gbinet.errors import FormatError
 
-# NumPy reads the headers of its arrays with `ast.literal_eval`, which Python 3.11 may fail in
-# (SystemError: AST constructor recursion depth mismatch) while another thread is in it.
+# Held while NumPy reads the header of an array: it calls `ast.literal_eval`, which in Python 3.11 may fail
+# while another thread calls it (SystemError: AST constructor recursion depth mismatch).
 NPY_HEADER = threading.Lock()
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file is there; no name is an error, however long or odd."""
+    """Whether there is a regular file; names that no file can have are not an error."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):
@@ -46,7 +46,7 @@ def regular_size(path: Path) -> int:
 
 
 class _Sized(io.BufferedReader):
-    """A file that reserves no more memory than it can fill, whatever it is asked for."""
+    """A file whose `read` never allocates more than the bytes that are left, whatever count it is given."""
 
     def __init__(self, path: Path, size: int) -> None:
         super().__init__(io.FileIO(path))
@@ -87,7 +87,7 @@ def read_json(path: Path, max_bytes: int = 1 << 24) -> Any:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """A JSON object that an earlier run of ours left; empty, where it is not there or not what it was."""
+    """A JSON object that an earlier run wrote; empty if the file is missing or broken."""
     try:
         content = read_json(path)
     except (OSError, FormatError):
@@ -103,7 +103,7 @@ def names_in(record: Mapping[str, object], key: str) -> list[str]:
 
 
 def parse_json(path: Path, text: str | bytes) -> Any:
-    """The same for JSON inside another file."""
+    """Parse JSON from the file `path`; whatever is wrong with it is a FormatError."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -15,7 +15,7 @@ from gbinet.formats.reading import read_bounded
 
 @dataclass(frozen=True)
 class Line:
-    """One line with its number, so that every complaint can say where."""
+    """A line with its number, which errors name."""
 
     path: Path
     number: int  # from 1

@@ -1,6 +1,6 @@
 """Textured meshes as files: glTF (`.glb`, one file) and Wavefront (`.obj` with `.mtl` and a picture).
 
-Both are small enough to be written by hand. A `.glb` stores positions about an origin, which is the
+Both are simple enough to be written by hand. A `.glb` stores positions relative to an origin, which is the
 translation of its node, so that map coordinates survive 32-bit floats; an `.obj` has decimal numbers.
 """
 
@@ -42,7 +42,7 @@ _SAMPLER = {"magFilter": 9729, "minFilter": 9987, "wrapS": 33071, "wrapT": 33071
 
 @dataclass(frozen=True)
 class TexturedMesh:
-    """Triangles and the picture that they are painted with."""
+    """Triangles and their texture."""
 
     vertices: NDArray[np.float64]  # [N, 3]
     faces: NDArray[np.int64]  # [F, 3]
@@ -75,7 +75,7 @@ def write_glb(path: Path, mesh: TexturedMesh, up: NDArray[np.float64] | None = N
         "scene": 0,
         "scenes": [{"nodes": [0]}],
         "nodes": [
-            {"rotation": _turn(up), "children": [1]},
+            {"rotation": _rotation_to_y(up), "children": [1]},
             {"mesh": 0, "translation": origin.tolist()},
         ],
         "meshes": [{"primitives": [_PRIMITIVE]}],
@@ -111,8 +111,8 @@ def _accessor(view: int, kind: int, count: int, shape: str) -> dict[str, Any]:
     return {"bufferView": view, "componentType": kind, "count": count, "type": shape}
 
 
-def _turn(up: NDArray[np.float64] | None) -> list[float]:
-    """The quaternion x y z w that turns `up` to y."""
+def _rotation_to_y(up: NDArray[np.float64] | None) -> list[float]:
+    """The quaternion x y z w that rotates `up` to the y axis."""
     if up is None:
         return [0.0, 0.0, 0.0, 1.0]
     up = up / np.linalg.norm(up)
@@ -120,12 +120,12 @@ def _turn(up: NDArray[np.float64] | None) -> list[float]:
     if cosine < -1 + 1e-9:
         return [1.0, 0.0, 0.0, 0.0]  # upside down: half a turn about x
     quaternion = np.array([*axis, 1 + cosine])
-    turned: list[float] = (quaternion / np.linalg.norm(quaternion)).tolist()
-    return turned
+    unit: list[float] = (quaternion / np.linalg.norm(quaternion)).tolist()
+    return unit
 
 
 def write_obj(path: Path, mesh: TexturedMesh) -> Path:
-    """`path`, and beside it `<name>.mtl` and `<name>.png`; the .obj comes last."""
+    """Write `path`, and beside it `<name>.mtl` and `<name>.png`; the .obj comes last."""
     stem = path.stem
     with atomic_path(path.with_suffix(".png")) as temporary:
         Image.fromarray(mesh.picture).save(temporary, format="PNG")

@@ -24,9 +24,9 @@ def is_video_name(path: Path) -> bool:
 
 
 def read_frames(path: Path, width: int | None = None) -> Iterator[NDArray[np.uint8]]:
-    """All frames in order, upright, [H, W, 3]; made smaller to `width`, where given.
+    """All frames in order, upright, [H, W, 3]; shrunk to `width`, if given.
 
-    A video that breaks off gives the frames before that; one without any is a FormatError.
+    A video that is cut off gives the frames before that; one without any is a FormatError.
     """
     av = optional("av", f"{path.name}: video", "video")
     regular_size(path)
@@ -54,7 +54,7 @@ def read_frames(path: Path, width: int | None = None) -> Iterator[NDArray[np.uin
 
 
 def _upright(frame: Any, width: int | None) -> NDArray[np.uint8]:
-    """Pixels as a player shows them: phones note how they were held."""
+    """Pixels as a player shows them: phones record how they were held."""
     if width is not None and frame.width > width:
         height = max(2, round(frame.height * width / frame.width))
         frame = frame.reformat(width=width, height=height)

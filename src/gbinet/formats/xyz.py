@@ -1,8 +1,9 @@
-"""Clouds as text: a point a line, `x y z` or `x y z red green blue` with colours from 0 to 255."""
+"""Clouds as text: one point per line, `x y z` or `x y z red green blue` with colours from 0 to 255."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -45,8 +46,8 @@ class XyzWriter:
             columns = part.xyz.detach().cpu().double().numpy()  # [N, 3]
             if self._colours:
                 grey = torch.full((len(part), 3), 128, dtype=torch.uint8)
-                shades = (grey if part.rgb is None else part.rgb).cpu().numpy()
-                columns = np.concatenate([columns, shades.astype(np.float64)], axis=1)
+                rgb = (grey if part.rgb is None else part.rgb).cpu().numpy()
+                columns = np.concatenate([columns, rgb.astype(np.float64)], axis=1)
             self._file.write("".join(f"{layout % tuple(row)}\n" for row in columns.tolist()).encode())
             self.count += len(part)
 
@@ -75,15 +76,14 @@ def read_xyz(path: str | Path) -> PointCloud:
             parts.append(table[:, :6])
     table = np.concatenate(parts) if parts else np.zeros((0, 3))
     colours = table[:, 3:]
-    whole = table.shape[1] == 6 and bool(
-        ((colours == np.rint(colours)) & (colours >= 0) & (colours < 256)).all()
-    )
-    rgb = torch.from_numpy(colours.astype(np.uint8)) if whole else None
+    are_bytes = (colours == np.rint(colours)) & (colours >= 0) & (colours < 256)
+    has_colours = table.shape[1] == 6 and bool(are_bytes.all())
+    rgb = torch.from_numpy(colours.astype(np.uint8)) if has_colours else None
     return PointCloud(torch.from_numpy(table[:, :3].copy()), rgb=rgb)
 
 
-def _lines(path: Path, file: BinaryIO) -> Any:
-    """Lines with something on them."""
+def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
+    """Lines that are neither blank nor comments."""
     while line := file.readline(_MAX_LINE):
         if len(line) == _MAX_LINE:
             raise FormatError(path, "has a line that is too long for a point", f"byte {file.tell()}")

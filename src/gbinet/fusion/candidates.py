@@ -1,8 +1,8 @@
-"""Fusion cut in two, so that many machines can share it.
+"""Fusion in two parts, so that many machines can share it.
 
-What a view could add to the cloud depends on its neighbours' maps alone: `Candidates`, computed anywhere and
-in any order. Which of them earlier views have added already, `PointChooser` decides, view after view in the
-order of the walk. Together they give what `begin_views` gives, bit by bit.
+The points that a view could add to the cloud depend only on its neighbours' maps: `Candidates` are computed
+anywhere and in any order. `PointChooser` then drops those that earlier views have added already, view after
+view in the visiting order. Together they give the same as `begin_views`, bit by bit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True)
 class Candidates:
-    """Every point that a view could add: its consistent pixels, N of them. Plain arrays: they travel."""
+    """Every point that a view could add: its N consistent pixels, as arrays that can be sent elsewhere."""
 
     index: int
     columns: dict[str, Array]  # of a PointCloud, [N, ...]
@@ -42,12 +42,13 @@ class Candidates:
     confident: int
     asked: int
     needed: int
-    depth_map: DepthMap | None  # only for who makes pictures
+    wanted: int
+    depth_map: DepthMap | None  # only if pictures are made
     photo: NDArray[np.uint8] | None
 
 
 class CandidateMaker:
-    """Makes them for any view; neighbours after each other are fastest."""
+    """Makes the candidates of any view; fastest if neighbours follow each other."""
 
     def __init__(self, comparer: Comparer) -> None:
         self.comparer = comparer
@@ -82,13 +83,14 @@ class CandidateMaker:
             confident=share.confident,
             asked=found.asked,
             needed=share.needed,
+            wanted=found.wanted,
             depth_map=_on_cpu(loaded.whole) if pictures else None,
             photo=share.photo.numpy() if pictures and share.photo is not None else None,
         )
 
 
 class PointChooser:
-    """Which candidates become points. Call it for all views, in the order of the walk."""
+    """Decides which candidates become points. Call it for all views, in the visiting order."""
 
     def __init__(self, config: FusionConfig) -> None:
         self.config = config
@@ -97,7 +99,7 @@ class PointChooser:
 
     def skip(self, index: int) -> None:
         """A view without a depth map."""
-        self._used.forget(index)
+        self._used.drop(index)
 
     def choose(self, found: Candidates) -> FusedView:
         camera = found.camera
@@ -114,13 +116,13 @@ class PointChooser:
         depth[torch.from_numpy(found.pixels.astype(np.int64))] = torch.from_numpy(found.depth.copy())
         confirmed = DepthMap(depth.reshape(camera.height, camera.width), camera)
         photo = None if found.photo is None else torch.from_numpy(found.photo.copy())
-        counts = (found.known, found.confident, found.asked, found.needed)
+        counts = (found.known, found.confident, found.asked, found.needed, found.wanted)
         return FusedView(found.index, cloud, confirmed, found.depth_map, photo, *counts)
 
 
 def _on_cpu(depth_map: DepthMap) -> DepthMap:
-    sure = depth_map.confidence
-    return replace(depth_map, depth=depth_map.depth.cpu(), confidence=None if sure is None else sure.cpu())
+    confidence = None if depth_map.confidence is None else depth_map.confidence.cpu()
+    return replace(depth_map, depth=depth_map.depth.cpu(), confidence=confidence)
 
 
 def _like(shape: tuple[int, int]) -> Tensor:

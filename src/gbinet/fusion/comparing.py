@@ -1,4 +1,4 @@
-"""Views of a scene against their neighbours: what decides about a view besides the views before it."""
+"""Compares the views of a scene with their neighbours: all of fusion but the duplicates of earlier views."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """A view and what its neighbours say about it, on the device."""
+    """A view with the verdict of its neighbours, on the device."""
 
     loaded: Loaded
     judged: Judged
     sources: tuple[tuple[int, tuple[int, int]], ...]  # neighbours that had a depth map: view, its [H, W]
+    wanted: int  # neighbours that should agree, where enough of them see the same
 
     @property
     def asked(self) -> int:
@@ -34,7 +35,7 @@ class Compared:
 
 
 class Comparer:
-    """Compares views, in any order; neighbours after each other read each map about once."""
+    """Compares views, in any order; with neighbours after each other, each map is read about once."""
 
     def __init__(
         self,
@@ -63,20 +64,20 @@ class Comparer:
 
     @property
     def last_uses(self) -> dict[int, list[int]]:
-        """View that is visited -> views that no later one asks for, where views come in this order."""
-        last = {one: view for view in self.order for one in (view, *self.neighbours[view])}
-        ended: dict[int, list[int]] = {}
-        for one, view in last.items():
-            ended.setdefault(view, []).append(one)
-        return ended
+        """View -> views (itself or neighbours) that no later one in `order` asks for."""
+        last_user = {used: view for view in self.order for used in (view, *self.neighbours[view])}
+        last_uses: dict[int, list[int]] = {}
+        for used, view in last_user.items():
+            last_uses.setdefault(view, []).append(used)
+        return last_uses
 
-    def forget(self, views: Iterable[int]) -> None:
-        """Nobody will ask for these again."""
+    def drop(self, views: Iterable[int]) -> None:
+        """Drop views that will not be asked for again."""
         for view in views:
-            self._loader.forget(view)
+            self._loader.drop(view)
 
     def compare(self, index: int, used: UsedPixels | None, following: Sequence[int]) -> Compared | None:
-        """One view; None if it has no depth map. What the `following` ones need is read meanwhile."""
+        """Compare one view; None if it has no depth map. Reads ahead what the `following` views need."""
         loader, neighbours = self._loader, self.neighbours
         loaded = loader.get(index)
         if loaded is None:
@@ -86,9 +87,10 @@ class Comparer:
         sources = [(i, one.depth_map) for i, one in found if one is not None]
         for view in following:
             loader.read_ahead([view, *neighbours[view]])
-        judged = self._judge(loaded, sources, used, self.config, index, self.position_type)
+        rule = self.config.rule_for(loaded.whole.made_by)
+        judged = self._judge(loaded, sources, used, self.config, rule, index, self.position_type)
         shapes = [(i, (int(m.depth.shape[0]), int(m.depth.shape[1]))) for i, m in sources]
-        return Compared(loaded, judged, tuple(shapes))
+        return Compared(loaded, judged, tuple(shapes), rule.min_views)
 
 
 def position_type_of(scene: Scene) -> torch.dtype:

@@ -8,6 +8,7 @@ origin (map coordinates, say) lose no precision in float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,12 +19,13 @@ from torch import Tensor
 
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
-from gbinet.ops.bands_cpu import in_threads
+from gbinet.ops.threads_cpu import in_threads
 
 T = TypeVar("T")
 Strip = tuple[slice, DepthMap]  # its rows, and the part of the map there
 
 NEVER = 255  # level of a source that does not agree however loose the thresholds
+TRUST = 0.9  # however confident a view is, it is believed no more than this: one view alone never decides
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Reprojection:
     depth: Tensor  # [H, W] depth of the source's surface point in the reference camera
     source_pixel: Tensor  # [H, W] int64, flat index of the source pixel that was hit; -1 where none
     in_sight: Tensor  # [H, W] bool: the pixel's point lies in the source's image
+    beyond: Tensor  # [H, W] share of its depth by which the source's surface lies behind the point; or 0
 
 
 def reproject(reference: DepthMap, source: DepthMap) -> Reprojection:
@@ -45,14 +48,14 @@ def reproject(reference: DepthMap, source: DepthMap) -> Reprojection:
         depth=torch.cat([p.depth for p in parts]),
         source_pixel=torch.cat([p.source_pixel for p in parts]),
         in_sight=torch.cat([p.in_sight for p in parts]),
+        beyond=torch.cat([p.beyond for p in parts]),
     )
 
 
 def each_strip(work: Callable[[Strip], T], whole: DepthMap) -> list[T]:
     """What work says of a depth map in pieces of full width: temporary tensors stay small (on a CPU, in its
     cache, and its threads share them out)."""
-    parts = list(_strips(whole))
-    return in_threads(work, parts) if whole.depth.device.type == "cpu" else [work(part) for part in parts]
+    return in_threads(work, list(_strips(whole)), whole.depth.device)
 
 
 def _strips(whole: DepthMap) -> Iterator[Strip]:
@@ -102,6 +105,7 @@ def _reproject_strip(reference: DepthMap, source_camera: Camera, maps: Tensor) -
         depth=torch.where(seen, back_depth, 0),
         source_pixel=torch.where(seen, index, -1),
         in_sight=in_sight,
+        beyond=torch.where(seen, depth / z - 1, 0),
     )
 
 
@@ -170,6 +174,7 @@ def agree(
     min_sources: int,
     dynamic: bool,
     strict: bool = False,
+    certainty: float = 0.0,
 ) -> Agreement:
     """Compare a depth map with its sources.
 
@@ -179,15 +184,23 @@ def agree(
 
     A pixel that few sources have in their image cannot be confirmed by many. Unless `strict`, half of the
     sources that see the median pixel of the reference are enough, however large `min_sources` is.
+
+    With a `certainty`, the point must also be right with at least this probability by the confidences of all
+    views, as if they erred independently. Its probability of being wrong is the product of those of the
+    reference and of every source that agrees, whose confidence counts less the less closely it does; it is
+    divided by those of the sources that look through the point, to a surface behind. No view is believed more
+    than `TRUST`. Maps without confidence count as fully confident.
     """
     shape, device = (len(sources), *reference.depth.shape), reference.depth.device
     level = torch.empty(shape, dtype=torch.uint8, device=device)
     depth = torch.empty(shape, device=device)
     pixel = torch.empty(shape, dtype=torch.int32, device=device)
     in_sight = torch.zeros(shape[1:], dtype=torch.int64, device=device)
+    doubt = torch.log1p(-TRUST * _confidence(reference))
 
     def compare(number: int, source: DepthMap) -> None:
         maps = _with_validity(source)
+        confidence = _confidence(source).flatten()
 
         def compare_strip(part: Strip) -> None:
             rows, strip = part
@@ -200,6 +213,8 @@ def agree(
             depth[number, rows] = seen.depth
             pixel[number, rows] = seen.source_pixel.to(torch.int32)
             in_sight[rows] += seen.in_sight
+            through = seen.beyond > max_relative_depth
+            doubt[rows] += _doubt_of(confidence[seen.source_pixel.clamp(min=0)], ratio, through)
 
         each_strip(compare_strip, reference)
 
@@ -210,6 +225,7 @@ def agree(
         seen_by = [((in_sight == n) & reference.valid).sum() for n in range(len(sources) + 1)]
         needed = enough_sources(min_sources, torch.stack(seen_by))
     consistent, limit = _decide(level, needed, dynamic)
+    consistent &= doubt <= most_doubt(certainty)
     agrees = level <= limit  # [S, H, W]
     count = agrees.sum(0)  # [H, W]
     total = depth.mul_(agrees).sum(0).add_(reference.depth)
@@ -220,6 +236,27 @@ def agree(
         source_pixels=pixel.masked_fill_(~agrees, -1),
         min_sources=needed,
     )
+
+
+def most_doubt(certainty: float) -> float:
+    """Logarithm of the largest probability of being wrong that a point may have; certainty 0 = any."""
+    return math.log1p(-certainty) if certainty > 0 else math.inf
+
+
+def _doubt_of(confidence: Tensor, ratio: Tensor, through: Tensor) -> Tensor:
+    """What a source adds to the logarithm of the probability that a point is wrong, [H, W].
+
+    confidence: of the source's pixel; ratio: of its differences to the thresholds, 1 and less = it agrees;
+    through: it sees a surface behind the point.
+    """
+    against = through & (ratio > 1)
+    share = torch.where(against, 1.0, (1 - ratio).clamp(min=0))
+    doubt = torch.log1p(-TRUST * confidence * share)
+    return torch.where(against, -doubt, doubt)
+
+
+def _confidence(depth_map: DepthMap) -> Tensor:
+    return torch.ones_like(depth_map.depth) if depth_map.confidence is None else depth_map.confidence
 
 
 def enough_sources(min_sources: int, seen_by: Tensor) -> Tensor:

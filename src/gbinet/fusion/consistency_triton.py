@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gbinet.fusion.consistency import TRUST, most_doubt
+
 NUMBERS = 26  # of a source: A and b to it, A and b back, width, height (fusion.consistency.transfer)
 _FEWEST = 16  # sources that a tile has room for at least: one kernel serves every usual number
 _TILE = 1024  # pixels times sources
@@ -126,12 +128,22 @@ def _levels(seen, ratio, wanted, sources, DYNAMIC: tl.constexpr, BLOCK: tl.const
     return level, limit, enough
 
 
+@triton.jit
+def _doubt(sure, ratio, through):
+    """What sources add to the logarithm of the probability that a point is wrong."""
+    against = through & (ratio > 1)
+    share = tl.where(against, 1.0, tl.maximum(1 - ratio, 0.0))
+    doubt = tl.log(1 - sure * share)
+    return tl.where(against, -doubt, doubt)
+
+
 @triton.jit(do_not_specialize=["height", "width", "sources"])
 def _agree(
     depth,  # [H, W] float32
+    confidence,  # [H, W] float32
     used,  # [H, W] uint8: pixels that went into a point of an earlier view
     numbers,  # [SOURCES, 26] float32
-    addresses,  # [SOURCES, 2] int64: the source's depth map, float32; its used pixels, uint8, or 0
+    addresses,  # [SOURCES, 3] int64: the source's depth map, confidence and used pixels; or 0
     needed,  # int64: how many sources must agree
     mean,  # [H, W] float32, out: depth of the reference and the sources that agree
     confirmed,  # [H, W] float32, out: the same where enough agree, else 0
@@ -143,6 +155,8 @@ def _agree(
     sources,
     max_distance,
     max_relative,
+    trust,  # of a view's confidence
+    most_doubt,  # logarithm of the largest probability of being wrong
     DYNAMIC: tl.constexpr,
     RECORD: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -160,7 +174,7 @@ def _agree(
     limit_y = tl.load(row + 25)[None, :]
     source_width = limit_x.to(tl.int32)
     source_height = limit_y.to(tl.int32)
-    maps = tl.load(addresses + 2 * source).to(tl.pointer_type(tl.float32))[None, :]
+    maps = tl.load(addresses + 3 * source).to(tl.pointer_type(tl.float32))[None, :]
 
     x, y, z = _carry(u, v, own[:, None], row)
     seen = (z > 0) & (x >= 0) & (x < limit_x) & (y >= 0) & (y < limit_y)
@@ -182,13 +196,19 @@ def _agree(
     count = tl.sum(agrees.to(tl.int32), 1)
     total = tl.sum(tl.where(agrees, back, 0.0), 1) + own
     average = tl.div_rn(total, (count + 1).to(tl.float32))
-    enough = enough & valid
+    address = tl.load(addresses + 3 * source + 1)
+    there_sure = address.to(tl.pointer_type(tl.float32))[None, :] + line * source_width + column
+    sure = tl.load(there_sure, mask=seen & (address != 0)[None, :], other=1.0)
+    through = seen & (tl.div_rn(there, z) - 1 > max_relative)
+    doubt = tl.sum(_doubt(trust * sure, tl.where(seen, ratio, float("inf")), through), 1)
+    doubt += tl.log(1 - trust * tl.load(confidence + pixel, mask=inside, other=0.0))
+    enough = enough & valid & (doubt <= most_doubt)
     new = enough & (tl.load(used + pixel, mask=inside, other=0) == 0)
     tl.store(mean + pixel, average, mask=inside)
     tl.store(confirmed + pixel, tl.where(enough, average, 0.0), mask=inside)
     tl.store(views + pixel, tl.minimum(count + 1, 255).to(tl.uint8), mask=inside)
     tl.store(fresh + pixel, new.to(tl.uint8), mask=inside)
-    mark = tl.load(addresses + 2 * source + 1)
+    mark = tl.load(addresses + 3 * source + 2)
     marked = mark.to(tl.pointer_type(tl.uint8))[None, :] + line * source_width + column
     marking = agrees & new[:, None] & (mark != 0)[None, :]
     tl.store(marked, tl.full((BLOCK, SOURCES), 1, tl.uint8), mask=marking)
@@ -320,14 +340,16 @@ def in_sight(depth: Tensor, numbers: Tensor, sources: int) -> Tensor:
 
 def agree(
     depth: Tensor,  # [H, W] float32
+    confidence: Tensor,  # [H, W] float32
     used: Tensor,  # [H, W] bool
     numbers: Tensor,  # [rows, 26] float32
-    addresses: Tensor,  # [rows, 2] int64
+    addresses: Tensor,  # [rows, 3] int64
     sources: int,
     needed: Tensor,  # one int64
     max_distance: float,
     max_relative_depth: float,
     dynamic: bool,
+    certainty: float,
     hits: Tensor | None = None,  # [sources, H, W] int32, filled with the agreeing pixel of each source or -1
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean depth, mean depth where enough sources agree, number of views (uint8), fresh (uint8), [H, W] each.
@@ -340,9 +362,9 @@ def agree(
     views, fresh = (torch.empty_like(depth, dtype=torch.uint8) for _ in range(2))
     block = max(16, _TILE // rows)
     _agree[(triton.cdiv(height * width, block),)](
-        depth, used.view(torch.uint8), numbers, addresses, needed, mean, confirmed, views, fresh,
+        depth, confidence, used.view(torch.uint8), numbers, addresses, needed, mean, confirmed, views, fresh,
         addresses.view(torch.int32) if hits is None else hits,  # without RECORD nothing is written there
-        height, width, sources, float(max_distance), float(max_relative_depth),
+        height, width, sources, float(max_distance), float(max_relative_depth), TRUST, most_doubt(certainty),
         DYNAMIC=dynamic, RECORD=hits is not None, BLOCK=block, SOURCES=rows, **_LAUNCH,
     )  # fmt: skip
     return mean, confirmed, views, fresh

@@ -1,4 +1,4 @@
-"""A surface point that many views see should be in the cloud once. Two ways to see to that."""
+"""Two ways to have a surface point that many views see only once in the cloud."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class UsedPixels:
             self._packed[oldest] = _packed(bits)
 
     def take(self, view: int, like: Tensor) -> Tensor:
-        """The used pixels of a view, [H, W] bool, as the view is visited; the mask is forgotten."""
+        """The used pixels of a view, [H, W] bool, when it is visited; drops the mask."""
         mask = self.of(view, like)
-        self.forget(view)
+        self.drop(view)
         return torch.zeros_like(like, dtype=torch.bool) if mask is None else mask.reshape(like.shape)
 
-    def forget(self, view: int) -> None:
+    def drop(self, view: int) -> None:
         self._visited.add(view)
         self._masks.pop(view, None)
         self._packed.pop(view, None)

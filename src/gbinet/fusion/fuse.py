@@ -26,8 +26,10 @@ from gbinet.pointcloud import PointCloud
 from gbinet.progress import Progress
 from gbinet.scene import Scene
 
-MIN_CONFIDENCE = 0.1  # of depth maps whose weights say nothing else
-_WAITING = 2  # views whose points are on their way or being written, beside the one that is compared
+MIN_CONFIDENCE = 0.1  # of depth maps whose weights do not state another one
+CERTAINTY = 0.9  # of points, where confidence is a probability
+MIN_VIEWS = 3  # that agree with a point, where it is none
+_MAX_PENDING = 2  # views whose points are copied or written while the next one is compared
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,10 @@ class FusionConfig:
     keep_sky: bool = False  # sky, and its fringe on roofs, is dropped: see gbinet.fusion.sky
     max_reprojection: float = 1.0  # geometric filter: px off after a trip to a source and back
     max_relative_depth: float = 0.01  # geometric filter: share of the depth that it may be off
-    min_views: int = 3  # other views that must agree with the reference
+    # Other views that must agree with the reference, whatever their confidence; None = see `rule_for`
+    min_views: int | None = None
+    # Least probability, by the confidences of all views, that a point is right; None = see `rule_for`
+    certainty: float | None = None
     strict_views: bool = False  # also where few views see the same; else half of those that see it are enough
     dynamic: bool = False  # n views within n times the two thresholds are enough too, n >= min_views
     max_sources: int = 10  # how many neighbours of each view are asked
@@ -54,8 +59,12 @@ class FusionConfig:
     def __post_init__(self) -> None:
         check_positive("fusion: --max-sources", self.max_sources)
         check_positive("fusion: cached_maps", self.cached_maps)
-        for name in ("max_reprojection", "max_relative_depth", "min_views"):
+        for name in ("max_reprojection", "max_relative_depth"):
             check_positive(f"fusion: {flag(name)}", getattr(self, name))
+        if self.min_views is not None:
+            check_positive("fusion: --min-views", self.min_views)
+        if self.certainty is not None and not 0 <= self.certainty < 1:
+            raise InputError(f"fusion: --certainty must be at least 0 and below 1, got {self.certainty}")
         check_share(f"fusion: {flag('blank_confidence')}", self.blank_confidence)
         if self.min_confidence is not None:
             check_share(f"fusion: {flag('min_confidence')}", self.min_confidence)
@@ -68,11 +77,29 @@ class FusionConfig:
             raise InputError(f"fusion: --box must be x0 y0 z0 x1 y1 z1 with x0 < x1 etc., got {self.box}")
 
     def confidence_for(self, maker: Mapping[str, object] | None) -> float:
-        """The least confidence of a depth map: as given, or as the weights that made it say, or 0.1."""
+        """The least confidence of a depth map: as configured, as its weights state, or MIN_CONFIDENCE."""
         if self.min_confidence is not None:
             return self.min_confidence
         stated = (maker or {}).get("min_confidence")
         return float(stated) if isinstance(stated, int | float) and 0 <= stated <= 1 else MIN_CONFIDENCE
+
+    def rule_for(self, maker: Mapping[str, object] | None) -> Rule:
+        """What other views must say of a depth map: as given. Else, by certainty where the confidence of the
+        weights that made it is a probability, or by the number of views that agree."""
+        counting = self.min_views is not None or self.dynamic
+        certainty = self.certainty
+        if certainty is None:
+            probable = (maker or {}).get("probability") is True
+            certainty = CERTAINTY if probable and not counting else 0.0
+        return Rule(self.min_views or (1 if certainty else MIN_VIEWS), certainty)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a point of a depth map counts as confirmed: both must hold."""
+
+    min_views: int  # so many other views agree (fewer where few see the same, unless `strict_views`)
+    certainty: float  # it is right with this probability; 0 = no matter
 
 
 @dataclass(frozen=True)
@@ -82,12 +109,13 @@ class FusedView:
     index: int
     cloud: PointCloud  # its new points, on the CPU
     confirmed: DepthMap  # CPU: mean depth of the views that agree; 0 where a filter said no
-    depth_map: DepthMap | None  # as it was made, before any filter; wherever it lies; None = nobody asked
-    photo: Tensor | None  # [H, W, 3] uint8, CPU, at the map's size; None = cannot be read, or nobody asked
+    depth_map: DepthMap | None  # before any filter, on any device; None = not asked for
+    photo: Tensor | None  # [H, W, 3] uint8, CPU, at the map's size; None = cannot be read, or not asked for
     known: int  # pixels with a depth
     confident: int  # of these, past the photometric filter
     asked: int  # neighbours that had a depth map
     needed: int  # of these, how many had to agree
+    wanted: int  # how many should have, if enough of them saw the same
 
     @property
     def consistent(self) -> Tensor:
@@ -118,45 +146,44 @@ def fuse(
 ) -> FusionResult:
     """Fuse all depth maps of a scene into the cloud `path` (.ply, .las, .laz, .xyz), written as points come.
 
-    A thread writes while the next views are compared. There `on_view` sees every view's share, one after the
-    other (for pictures and numbers). `views`: where others than `begin_views` make these shares (closes it).
-    `writer`: where the cloud is not one file.
+    A thread writes while the next views are compared; it calls `on_view` with what every view adds, in order.
+    `views`: used (and closed) instead of `begin_views`. `writer`: used instead of one for `path`.
     """
     config = config or FusionConfig()
-    lonely, done = list[str](), 0
+    weak, done = list[str](), 0  # names of views that few others confirm; views that are done
     computing = torch.device(device)
     stream = torch.cuda.current_stream(computing) if computing.type == "cuda" else None
     with writer or cloud_writer(path) as cloud, ThreadPoolExecutor(1, "fusion-write") as worker:
         cloud.append(empty_cloud(position_type_of(scene)))
 
-        def complete(finish: Callable[[], FusedView]) -> tuple[int, int]:
-            """View and sources that it needed: all that is left of it when its points are in the file."""
-            with torch.cuda.stream(stream):  # also in this thread: what is asked for waits for fusion alone
+        def complete(finish: Callable[[], FusedView]) -> tuple[int, bool]:
+            """Write the points of a view; returns its index and whether few others see the same."""
+            with torch.cuda.stream(stream):  # this thread too: its copies wait for fusion alone
                 view = finish()
                 cloud.append(view.cloud)
                 if on_view:
                     on_view(view)
-            return view.index, view.needed
+            return view.index, view.needed < view.wanted
 
-        def settled(work: Future[tuple[int, int]]) -> None:
+        def finish_oldest() -> None:
             nonlocal done
-            index, needed = work.result()
+            index, seen_by_few = pending.popleft().result()
             done += 1
-            if needed < config.min_views:
-                lonely.append(scene.views[index].name)
+            if seen_by_few:
+                weak.append(scene.views[index].name)
             if progress:
                 progress(done, len(scene.views), f"{cloud.count:,} points")
 
-        waiting = deque[Future[tuple[int, int]]]()
+        pending = deque[Future[tuple[int, bool]]]()
         try:
-            # Closed whatever happens here: what makes the shares (a cluster's workers) ends before its owner.
-            with closing(views or begin_views(scene, depths, config, device)) as shares:
-                for finish in shares:
-                    waiting.append(worker.submit(complete, finish))
-                    if len(waiting) > _WAITING:
-                        settled(waiting.popleft())
-            while waiting:
-                settled(waiting.popleft())
+            # Closed whatever happens here, so that the workers of a cluster end before their owner does.
+            with closing(views or begin_views(scene, depths, config, device)) as begun:
+                for finish in begun:
+                    pending.append(worker.submit(complete, finish))
+                    if len(pending) > _MAX_PENDING:
+                        finish_oldest()
+            while pending:
+                finish_oldest()
         except BaseException:
             worker.shutdown(cancel_futures=True)
             raise
@@ -164,30 +191,31 @@ def fuse(
         if done == 0:
             raise GBiNetError(
                 f"there is no depth map of {scene.name} that can be fused: estimate depth first, or mend "
-                "what was said to be wrong with views"
+                "what the warnings say about its views"
             )
-    return FusionResult(count, done, tuple(_doubts(count, done, lonely, config.min_views)))
+    return FusionResult(count, done, tuple(_warnings(count, done, weak)))
 
 
-def _doubts(points: int, views: int, lonely: list[str], min_views: int) -> Iterator[str]:
-    """What a user should know about the cloud. `lonely`: views that few others confirm."""
-    if lonely:
-        shown = ", ".join(lonely[:5]) + (", ..." if len(lonely) > 5 else "")
+def _warnings(points: int, views: int, weak: list[str]) -> Iterator[str]:
+    """What a user should know about the cloud. `weak`: names of views that few others confirm."""
+    if weak:
+        names = ", ".join(weak[:5]) + (", ..." if len(weak) > 5 else "")
         yield (
-            f"few photos see what {len(lonely)} of {views} views see, so fewer than {min_views} "
-            f"others had to agree on their points, which are less reliable ({shown}); "
+            f"few photos see what {len(weak)} of {views} views see, so fewer others than usual "
+            f"had to agree on their points, which are less reliable ({names}); "
             "take more photos there, closer together, or drop these points with --strict-views"
         )
     if points == 0:
         yield (
-            "no point passed the filters: lower --min-confidence or --min-views, or raise --max-reprojection"
+            "no point passed the filters: lower --min-confidence, --certainty or --min-views, "
+            "or raise --max-reprojection"
         )
 
 
 def fuse_views(
     scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device | str = "cpu"
 ) -> Iterator[FusedView]:
-    """The points that each view adds, neighbours after each other; holds a handful of depth maps."""
+    """What each view adds, neighbours after each other; a handful of depth maps are in memory."""
     for finish in begin_views(scene, depths, config, device):
         yield finish()
 
@@ -195,9 +223,9 @@ def fuse_views(
 def begin_views(
     scene: Scene, depths: DepthSource, config: FusionConfig, device: torch.device | str = "cpu"
 ) -> Generator[Callable[[], FusedView], None, None]:
-    """The same, while the points of a view may still be on their way from the device.
+    """What each view adds, as functions that wait until its points are copied from the device.
 
-    Each item waits for them. Call all of them, in this order, in whichever thread.
+    Call all of them, in this order, in any thread.
     """
     used = UsedPixels(keep_unpacked=config.cached_maps)
     finisher = _Finisher(config, torch.device(device))
@@ -205,22 +233,22 @@ def begin_views(
         order, last_uses = comparer.order, comparer.last_uses
         for position, index in enumerate(order):
             found = comparer.compare(index, used, order[position + 1 : position + 3])
-            comparer.forget(last_uses.get(index, ()))
+            comparer.drop(last_uses.get(index, ()))
             if found is None:
-                used.forget(index)
+                used.drop(index)
                 continue
             finish = partial(finisher, index, found)
-            # Only CPU and CUDA can be used by several threads.
-            yield finish if comparer.device.type in ("cpu", "cuda") else partial(_given, finish())
-            del finish, found  # before the next view's are made
+            # Only CPU and CUDA can be used by several threads: on other devices, finish in this one.
+            yield finish if comparer.device.type in ("cpu", "cuda") else partial(_identity, finish())
+            del finish, found  # before those of the next view are made
 
 
-def _given(view: FusedView) -> FusedView:
+def _identity(view: FusedView) -> FusedView:
     return view
 
 
 class _Finisher:
-    """Brings a view's share to the CPU. What depends on all points so far happens here, view after view."""
+    """Brings what a view adds to the CPU, and selects among its points by those of the views before."""
 
     def __init__(self, config: FusionConfig, device: torch.device) -> None:
         self.selection = Selection(config)
@@ -231,12 +259,12 @@ class _Finisher:
             share = arrived(found.loaded, found.judged)
             footprint = partial(footprint_of, found.loaded.depth_map, found.judged.fresh)
             cloud = self.selection(share.cloud, footprint)
-        counts = (share.known, share.confident, found.asked, share.needed)
+        counts = (share.known, share.confident, found.asked, share.needed, found.wanted)
         return FusedView(index, cloud, share.confirmed, found.loaded.whole, share.photo, *counts)
 
 
 class Selection:
-    """Of all points, those inside the box, and the first in every voxel where that was asked for."""
+    """Selects the points inside the box; with duplicates="voxel", only the first one in every voxel."""
 
     def __init__(self, config: FusionConfig) -> None:
         self.config = config

@@ -18,11 +18,11 @@ from gbinet.fusion.consistency import agree, enough_sources, transfer
 from gbinet.fusion.duplicates import UsedPixels
 from gbinet.fusion.loading import Loaded
 from gbinet.fusion.points import colours, points_of
-from gbinet.ops.moved import moved
+from gbinet.ops.transfer import to_device
 from gbinet.pointcloud import PointCloud
 
 if TYPE_CHECKING:
-    from gbinet.fusion.fuse import FusionConfig
+    from gbinet.fusion.fuse import FusionConfig, Rule
 
 
 class Departure:
@@ -56,6 +56,7 @@ def judge_plainly(
     sources: Sequence[tuple[int, DepthMap]],
     used: UsedPixels | None,  # None: as if no view had come before; nothing is marked
     config: FusionConfig,
+    rule: Rule,
     index: int,
     position_type: torch.dtype,
 ) -> Judged:
@@ -66,9 +67,10 @@ def judge_plainly(
         [depth_map for _, depth_map in sources],
         max_distance=config.max_reprojection,
         max_relative_depth=config.max_relative_depth,
-        min_sources=config.min_views,
+        min_sources=rule.min_views,
         dynamic=config.dynamic,
         strict=config.strict_views,
+        certainty=rule.certainty,
     )
     fresh = verdict.consistent
     if used is not None and config.duplicates == "used-pixel":
@@ -88,6 +90,7 @@ def judge_fast(
     sources: Sequence[tuple[int, DepthMap]],
     used: UsedPixels | None,  # None: as if no view had come before; nothing is marked
     config: FusionConfig,
+    rule: Rule,
     index: int,
     position_type: torch.dtype,
 ) -> Judged:
@@ -101,18 +104,19 @@ def judge_fast(
     masks = [None if marked is None else marked.of(i, source.depth) for i, source in sources]
     hits = depth.new_empty(len(sources), *depth.shape, dtype=torch.int32) if used is None else None
     maps = [source.depth.contiguous() for _, source in sources]
+    sure = [None if s.confidence is None else s.confidence.contiguous() for _, s in sources]
     unused = kernels.room(len(sources)) - len(sources)  # rows
     rows = [_numbers(reference.camera, source.camera) for _, source in sources]
-    numbers = moved(torch.tensor(rows + [[0.0] * kernels.NUMBERS] * unused), device)
-    places = [
-        [m.data_ptr(), 0 if mask is None else mask.data_ptr()] for m, mask in zip(maps, masks, strict=True)
-    ]
-    addresses = moved(torch.tensor(places + [[0, 0]] * unused, dtype=torch.int64), device)
-    needed = torch.full((), config.min_views, device=device)
-    if not config.strict_views:
-        needed = enough_sources(config.min_views, kernels.in_sight(depth, numbers, len(sources)))
+    numbers = to_device(torch.tensor(rows + [[0.0] * kernels.NUMBERS] * unused), device)
+    places = [[0 if t is None else t.data_ptr() for t in row] for row in zip(maps, sure, masks, strict=True)]
+    addresses = to_device(torch.tensor(places + [[0, 0, 0]] * unused, dtype=torch.int64), device)
+    needed = torch.full((), rule.min_views, device=device)
+    if not config.strict_views and rule.min_views > 1:
+        needed = enough_sources(rule.min_views, kernels.in_sight(depth, numbers, len(sources)))
+    confidence = torch.ones_like(depth) if reference.confidence is None else reference.confidence.contiguous()
     mean, confirmed, views, fresh = kernels.agree(
         depth,
+        confidence,
         taken,
         numbers,
         addresses,
@@ -121,15 +125,13 @@ def judge_fast(
         config.max_reprojection,
         config.max_relative_depth,
         config.dynamic,
+        rule.certainty,
         hits,
     )
     if marked is not None:
         marked.pack()
-    confidence = torch.ones_like(depth) if reference.confidence is None else reference.confidence
-    photo, camera = colours(loaded.photo, depth), moved(_pinhole(reference.camera), device)
-    count, columns = kernels.points(
-        mean, fresh, photo.contiguous(), confidence.contiguous(), views, camera, position_type
-    )
+    photo, camera = colours(loaded.photo, depth), to_device(_pinhole(reference.camera), device)
+    count, columns = kernels.points(mean, fresh, photo.contiguous(), confidence, views, camera, position_type)
     cloud = PointCloud(*columns)
     kept = DepthMap(confirmed, reference.camera)
     return Judged(_counts(count, loaded, needed), cloud, kept, fresh.view(torch.bool), hits)
@@ -144,7 +146,7 @@ class Arrived:
     photo: Tensor | None  # [H, W, 3] uint8
     known: int
     confident: int
-    needed: int
+    needed: int  # of the neighbours, how many had to agree
 
 
 def arrived(loaded: Loaded, judged: Judged) -> Arrived:
@@ -168,7 +170,8 @@ def rehearse(config: FusionConfig, device: torch.device, apart: bool = False) ->
     one = DepthMap(ones, camera, ones)
     photo = torch.zeros(8, 8, 3, dtype=torch.uint8, device=device)
     loaded = Loaded(one, one, photo, ones.long().sum())
-    judge_fast(loaded, [(1, one)], None if apart else UsedPixels(2), config, 0, torch.float32)
+    rule = config.rule_for(None)
+    judge_fast(loaded, [(1, one)], None if apart else UsedPixels(2), config, rule, 0, torch.float32)
 
 
 def _counts(points: Tensor, loaded: Loaded, needed: Tensor) -> Departure:

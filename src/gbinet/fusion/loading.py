@@ -18,16 +18,16 @@ from gbinet.formats.image import read_image, read_mask, shrunk
 from gbinet.fusion.photometric import trusted
 from gbinet.fusion.sky import sky
 from gbinet.fusion.sources import DepthSource, RecentMaps
-from gbinet.ops.moved import moved
+from gbinet.ops.transfer import to_device
 from gbinet.scene import Scene, View
 
 if TYPE_CHECKING:
     from gbinet.fusion.fuse import FusionConfig
 
 log = logging.getLogger(__name__)
-_READERS = {"cpu": 1, "cuda": 8}  # threads; a device that computes elsewhere leaves all cores to them
+_READERS = {"cpu": 1, "cuda": 8}  # threads; while a GPU computes, all cores are free for them
 OnUnreadable = Callable[[int, str], None]  # view, what is wrong with its files; may raise
-_AHEAD = 8  # views that are read before they are asked for, at most
+_MAX_AHEAD = 8  # views that are read before they are asked for
 
 
 def _warn(view: int, problem: str) -> None:
@@ -38,10 +38,10 @@ def _warn(view: int, problem: str) -> None:
 class Loaded:
     """One view on the device that fuses."""
 
-    whole: DepthMap  # as it was made, wherever it lies
-    depth_map: DepthMap  # without what the mask and the photometric filter rule out
+    whole: DepthMap  # as loaded, on any device
+    depth_map: DepthMap  # without the pixels that the mask and the photometric filter drop
     photo: Tensor | None  # [H, W, 3] uint8 at the map's size; None where it cannot be read
-    known: Tensor  # int64: pixels that had a depth before
+    known: Tensor  # int64: pixels of `whole` that have a depth and are not masked
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class _Read:
 
 
 class Loader:
-    """Views in the order of a walk; the last `config.cached_maps` are held."""
+    """Loads views, and holds the `config.cached_maps` that were used last."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class Loader:
         self._readers.shutdown(cancel_futures=True)
 
     def read_ahead(self, wanted: Sequence[int]) -> None:
-        """Begin to read those that are not there yet."""
+        """Begin to read the views that are not held yet."""
         for index in wanted:
-            if len(self._coming) < _AHEAD and index not in self._held:
+            if len(self._coming) < _MAX_AHEAD and index not in self._held:
                 self._ask(index)
 
     def get(self, index: int) -> Loaded | None:
@@ -88,7 +88,7 @@ class Loader:
             return self._held[index]
         self._ask(index)
         read = self._coming.pop(index).result()
-        if read.problem:  # said here, not when it was read ahead: by now it may be known
+        if read.problem:  # reported here, not when it was read ahead: by now it may be known
             self._on_unreadable(index, read.problem)
         loaded = None if read.depth_map is None else self._filtered(read.depth_map, read.mask, read.photo)
         self._held[index] = loaded
@@ -96,11 +96,11 @@ class Loader:
             self._held.popitem(last=False)
         return loaded
 
-    def forget(self, index: int) -> None:
-        """A view that nobody will ask for again."""
+    def drop(self, index: int) -> None:
+        """Drop a view that will not be asked for again."""
         self._held.pop(index, None)
         if isinstance(self.depths, RecentMaps):
-            self.depths.forget(index)
+            self.depths.drop(index)
 
     def _ask(self, index: int) -> None:
         if index not in self._coming:
@@ -126,15 +126,15 @@ class Loader:
 
     def _filtered(self, found: DepthMap, mask: Tensor | None, photo: Tensor | None) -> Loaded:
         config = self.config
-        depth = moved(found.depth, self.device).to(torch.float32)
+        depth = to_device(found.depth, self.device).to(torch.float32)
         keep = (depth > 0) & torch.isfinite(depth)
         if mask is not None:
-            keep &= moved(mask, self.device)
+            keep &= to_device(mask, self.device)
         known = keep.sum()
-        photo = None if photo is None else moved(photo, self.device)
+        photo = None if photo is None else to_device(photo, self.device)
         confidence = None
         if found.confidence is not None:
-            confidence = moved(found.confidence, self.device).to(torch.float32)
+            confidence = to_device(found.confidence, self.device).to(torch.float32)
             least = config.confidence_for(found.made_by)
             keep &= trusted(confidence, photo, least, config.blank_confidence, config.keep_burnt_out)
             if photo is not None and not config.keep_sky:

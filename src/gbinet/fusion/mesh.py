@@ -24,27 +24,27 @@ Faces = NDArray[np.int64]  # [F, 3]
 MeshKind = Literal["tsdf", "poisson", "textured"]
 
 _VOXEL_PIXELS = 2.0  # default edge of a voxel, in pixels at the median depth
-_TRUNCATION = 4.0  # voxels before and behind a surface that remember it
+_TRUNCATION = 4.0  # voxels in front of and behind a surface that store its distance
 _MIN_WEIGHT = 0.5  # views per voxel, one or more: each pixel has been confirmed by others already
-_BLOCK, _FIRST_BLOCKS = 8, 4000  # voxels along the edge of a block of the grid; blocks at the beginning
+_BLOCK, _INITIAL_BLOCKS = 8, 4000  # voxels along the edge of a block of the grid; blocks at the beginning
 _SPECK = 0.001  # pieces with less than this share of all triangles are dropped
-_SAMPLED_VIEWS = 20  # depth maps that are looked at for the default voxel size
+_SAMPLED_VIEWS = 20  # depth maps that decide the default voxel size
 
 
 def open3d() -> Any:
-    """The module, or a sentence that says how to get it."""
+    """The module open3d; raises an error that says how to install it if it is missing."""
     return optional("open3d", "a mesh", "mesh")
 
 
 def check_libraries(kind: MeshKind) -> None:
-    """What a mesh needs, said before the work where it is missing."""
+    """Raise an error now, before the work, if a library for this kind of mesh is missing."""
     open3d()
     if kind == "textured":
         optional("xatlas", "a textured mesh", "mesh")
 
 
 class Mesher:
-    """Makes the mesh that was asked for by name: sees every view as fusion goes by, then writes."""
+    """Makes a mesh of any kind: `add` every fused view, then `write`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Mesher:
             self.tsdf.add(fused)
 
     def write(self, cloud: Path, mesh: Path) -> tuple[Path, ...]:
-        """The files that were written: `mesh`, or for a textured one the same name with .glb and .obj."""
+        """Write the mesh; returns its files: `mesh`, or that with .glb and .obj for a textured one."""
         if self.tsdf is None:
             return (write_poisson(cloud, mesh),)
         if self.kind == "tsdf":
@@ -96,7 +96,7 @@ class TsdfMesh:
     ) -> None:
         check_positive("mesh: the edge of a voxel", voxel)
         self.o3d, self.voxel, self.box = open3d(), voxel, box
-        # open3d computes in float32 and loses scenes far from their origin: the grid stands at a camera.
+        # open3d computes in float32, which is too coarse far from the origin: the grid's is at a camera.
         self.origin = scene.views[0].camera.centre.double()
         float32 = self.o3d.core.float32
         self.grid = self.o3d.t.geometry.VoxelBlockGrid(
@@ -105,7 +105,7 @@ class TsdfMesh:
             ((1), (1), (3)),
             voxel_size=voxel,
             block_resolution=_BLOCK,
-            block_count=_FIRST_BLOCKS,  # grows by itself
+            block_count=_INITIAL_BLOCKS,  # the grid grows by itself
         )
 
     def add(self, fused: FusedView) -> None:
@@ -131,7 +131,7 @@ class TsdfMesh:
         return _write(self.o3d, self.surface(path), path)
 
     def surface(self, path: Path) -> Any:
-        """The surface, without specks, cropped to the box; `path` is named where there is none."""
+        """The surface, without specks, cropped to the box; an error names `path` if there is none."""
         mesh = self.grid.extract_triangle_mesh(weight_threshold=_MIN_WEIGHT).to_legacy()
         labels, counts, _ = mesh.cluster_connected_triangles()
         sizes = np.asarray(counts)
@@ -160,10 +160,10 @@ def default_voxel(scene: Scene, depths: DepthSource, config: FusionConfig) -> fl
         found = depths.load(index)
         if found is None:
             continue
-        sure = found.valid
+        confident = found.valid
         if found.confidence is not None:
-            sure = sure & (found.confidence >= config.confidence_for(found.made_by))
-        chosen = sure if bool(sure.any()) else found.valid
+            confident = confident & (found.confidence >= config.confidence_for(found.made_by))
+        chosen = confident if bool(confident.any()) else found.valid
         if bool(chosen.any()):
             sizes.append(float(found.depth[chosen].median()) / float(found.camera.K[0, 0]))
     if not sizes:
@@ -172,7 +172,7 @@ def default_voxel(scene: Scene, depths: DepthSource, config: FusionConfig) -> fl
 
 
 def write_poisson(cloud_path: Path, mesh_path: Path, octree_depth: int = 10, trim: float = 0.03) -> Path:
-    """A closed surface through the cloud; the share `trim` of vertices with fewest points is cut off."""
+    """Write a closed surface through the cloud, without the share `trim` of vertices with fewest points."""
     o3d = open3d()
     cloud = PointCloud.load(cloud_path)
     if cloud.normals is not None:

@@ -1,12 +1,12 @@
-"""Photos onto a flattened mesh: every texel from the views that see its place best.
+"""Texture of a flattened mesh: every texel gets its colour from the views that see it best.
 
-A view paints a texel where the mesh itself does not hide it (its own z-buffer) and where the view's depth
-map says the same depth, away from depth edges: what stands in front of a surface is not painted onto it. The
-weight is the number of the photo's pixels that the place fills, so that near and frontal views win; a high
-power of it lets the best view decide and others fade in where they take over.
+A view paints a texel if the mesh itself does not hide it (a z-buffer tells) and the view's depth map has the
+same depth there, away from depth edges: what stands in front of a surface is not painted onto it. The weight
+is the number of the photo's pixels per area of the surface, so that near and frontal views win. A high power
+of it lets the best view decide, with smooth transitions between views.
 
-One view is held at a time and touches only the triangles that it shows, in pieces. A photo that is finer than
-the picture is made smaller first. So memory grows with the picture, not with the photos or their number.
+One view is in memory at a time and touches only the triangles that it shows, in pieces. A photo that is finer
+than the texture is shrunk first. So memory grows with the texture, not with the photos or their number.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from gbinet.progress import Progress
 from gbinet.render.rasterise import face_index, key_depth, visible_keys
 from gbinet.scene import Scene
 
-_HIDDEN = 0.01  # share of its depth that a place may lie behind the mesh's own z-buffer
-_AGREES = 0.02  # share of its depth that the depth map may say otherwise
-_EDGE = 0.02  # bend of the inverse depth between neighbours that makes an edge
+_HIDDEN_BEHIND = 0.01  # share of its depth by which a visible point may lie behind the z-buffer
+_MAX_DEPTH_ERROR = 0.02  # share of its depth by which the depth map may differ
+_EDGE_BEND = 0.02  # bend of the inverse depth between neighbours that makes an edge
 _EDGE_PIXELS = 2  # pixels next to an edge that paint as a last resort only
-_UNCONFIRMED = 0.02  # weight of a view whose depth map says nothing there
-_AT_EDGE = 1e-4  # weight next to a depth edge: only where no view sees the place better
+_UNCONFIRMED_WEIGHT = 0.02  # weight of a view whose depth map has no depth there
+_EDGE_WEIGHT = 1e-4  # weight next to a depth edge: counts only if no view sees the point better
 _POWER = 8  # of the weights: the best view decides
-_NOTHING = 0.3  # share of the best weight that counts for nothing: 0.3 to the power of 8 is 0.00007
-_BORDER = 0.02  # share of the image along its border where a view fades out
-_SAMPLES = 20_000  # places that exposures are compared at
+_MIN_SHARE = 0.3  # of the best weight: a smaller one counts for nothing, since 0.3 ** 8 is 0.00007
+_BORDER_FADE = 0.02  # share of the image along its border where a view fades out
+_SAMPLES = 20_000  # points that exposures are compared at
 _PIECE = 1 << 17  # texels that are worked on at once
 
 
 @dataclass(frozen=True)
-class Look:
-    """One view, ready to paint with; positions are relative to the mesh's origin."""
+class PaintView:
+    """What painting needs of one view; positions are relative to the mesh's origin."""
 
     camera: Camera  # float32, of the depth map's size
     photo: Tensor  # [3, H, W] float32, linear in the file's values, 0 to 1
     depth: Tensor  # [h, w] of the depth map, 0 where nothing is known
     edge: Tensor  # [h, w] bool: near a depth edge
     surface: Tensor  # [h, w] depth of the mesh itself; infinite where there is none
-    faces: Tensor  # [M] triangles that it may show
+    faces: Tensor  # [M] triangles that the view may show
 
 
-class Surface:
-    """A flat mesh with what painting needs of it; texels are sorted by triangle."""
+class FlatSurface:
+    """What painting needs of a flat mesh; its texels are sorted by triangle."""
 
     def __init__(self, mesh: FlatMesh) -> None:
         self.mesh = mesh
@@ -69,18 +69,17 @@ class Surface:
 
     @cached_property
     def normals(self) -> Tensor:
-        """[F, 3] of the faces; their sign means nothing."""
+        """[F, 3] normals of the faces, of any sign."""
         a, b, c = self.vertices[self.faces].unbind(1)
         return F.normalize(torch.linalg.cross(b - a, c - a), dim=-1)
 
     @cached_property
     def texels(self) -> tuple[Tensor, Tensor]:
-        """Numbers of the texels that a triangle covers [P], counted row by row, and these triangles [P]."""
+        """Indices of the texels that triangles cover [P], counted row by row, and these triangles [P]."""
         size = self.mesh.size
         flat = torch.from_numpy(self.mesh.uv * size)
-        plane = torch.cat(
-            [flat, torch.ones(len(flat), 1)], dim=1
-        )  # the picture as a camera at height 1 sees it
+        # The texture as a plane at depth 1 in front of a camera with K = 1.
+        plane = torch.cat([flat, torch.ones(len(flat), 1)], dim=1)
         camera = Camera(torch.eye(3)[None], torch.eye(4)[None], size, size)
         found = face_index(visible_keys(plane, self.faces, camera))[0].reshape(-1)
         covered = (found >= 0).nonzero()[:, 0]
@@ -88,12 +87,12 @@ class Surface:
         return covered[order], faces
 
     @cached_property
-    def places(self) -> Tensor:
-        """Where the texels lie on the surface, [P, 3]."""
+    def points(self) -> Tensor:
+        """Positions of the texels on the surface, [P, 3]."""
         pieces = zip(*(torch.split(t, _PIECE) for t in self.texels), strict=True)
-        return torch.cat([self._places(texels, faces) for texels, faces in pieces])
+        return torch.cat([self._points(texels, faces) for texels, faces in pieces])
 
-    def _places(self, texels: Tensor, faces: Tensor) -> Tensor:
+    def _points(self, texels: Tensor, faces: Tensor) -> Tensor:
         size = self.mesh.size
         row, column = texels // size, texels % size
         centre = torch.stack([column, row], dim=-1) + pixel_centres(1, 1)[0, 0]  # [P, 2]
@@ -107,8 +106,8 @@ class Surface:
         return (weights[..., None] * self.vertices[self.faces[faces]]).sum(1)
 
     @cached_property
-    def fineness(self) -> float:
-        """Texels along a unit of length."""
+    def texels_per_unit(self) -> float:
+        """Texels per unit of length on the surface."""
         a, b, c = self.vertices[self.faces].unbind(1)
         area = float(torch.linalg.cross(b - a, c - a).norm(dim=-1).sum()) / 2
         return math.sqrt(len(self.texels[0]) / max(area, 1e-30))
@@ -122,13 +121,13 @@ class Surface:
         """Which of the P texels lie in these triangles, in pieces."""
         first, counts = self._starts[faces], self._starts[faces + 1] - self._starts[faces]
         before = counts.cumsum(0) - counts
-        every = torch.arange(int(counts.sum())) + torch.repeat_interleave(first - before, counts)
-        yield from torch.split(every, _PIECE)
+        indices = torch.arange(int(counts.sum())) + torch.repeat_interleave(first - before, counts)
+        yield from torch.split(indices, _PIECE)
 
 
-def look_of(
-    scene: Scene, depths: DepthSource, index: int, surface: Surface, config: FusionConfig
-) -> Look | None:
+def paint_view_of(
+    scene: Scene, depths: DepthSource, index: int, surface: FlatSurface, config: FusionConfig
+) -> PaintView | None:
     """The view with its photo and depths; None where it has no depth map, or its photo cannot be read."""
     found = depths.load(index)
     if found is None:
@@ -143,23 +142,24 @@ def look_of(
     depth = torch.where(known, found.depth, 0).float()
     camera = _relative(found.camera, surface.origin)
     keys = visible_keys(surface.vertices, surface.faces, camera[None])[0]
-    own = key_depth(keys)
-    photo = _as_fine_as(surface, pixels, camera, own)
-    look = Look(camera, photo, depth, _edges(own), own, torch.arange(len(surface.faces)))
-    in_sight, _ = weights_of(look, surface.vertices[surface.faces].mean(1), surface.normals)
-    shown = in_sight > 0  # small triangles fall between the pixels of the z-buffer
-    found_there = face_index(keys)
-    shown[found_there[found_there >= 0]] = True
-    return replace(look, faces=shown.nonzero()[:, 0])
+    mesh_depth = key_depth(keys)
+    photo = _not_finer_than(surface, pixels, camera, mesh_depth)
+    view = PaintView(camera, photo, depth, _edges(mesh_depth), mesh_depth, torch.arange(len(surface.faces)))
+    # Visible by its middle, or in the z-buffer: small triangles fall between the pixels of that.
+    weights, _ = weights_of(view, surface.vertices[surface.faces].mean(1), surface.normals)
+    visible = weights > 0  # [F]
+    in_buffer = face_index(keys)
+    visible[in_buffer[in_buffer >= 0]] = True
+    return replace(view, faces=visible.nonzero()[:, 0])
 
 
-def _as_fine_as(surface: Surface, pixels: NDArray[np.uint8], camera: Camera, depth: Tensor) -> Tensor:
-    """The photo, [3, H, W] in 0 to 1, not finer than the texels: finer detail would show as noise."""
+def _not_finer_than(surface: FlatSurface, pixels: NDArray[np.uint8], camera: Camera, depth: Tensor) -> Tensor:
+    """The photo, [3, H, W] in 0 to 1, shrunk to the size of the texels: finer detail would show as noise."""
     height, width = pixels.shape[:2]
     known = depth[torch.isfinite(depth)]
     if known.numel():
         focal = float(camera.K[0, 0]) * width / camera.width
-        excess = focal / float(known.median()) / surface.fineness
+        excess = focal / float(known.median()) / surface.texels_per_unit
         if excess > 1:
             size = (math.ceil(width / excess), math.ceil(height / excess))
             pixels = np.array(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
@@ -167,14 +167,14 @@ def _as_fine_as(surface: Surface, pixels: NDArray[np.uint8], camera: Camera, dep
 
 
 def _relative(camera: Camera, origin: NDArray[np.float64]) -> Camera:
-    """The camera in a world that starts at `origin`, float32."""
+    """The camera in a world whose origin is at `origin`, float32."""
     pose = camera.cam_from_world.double().cpu().clone()
     pose[:3, 3] += pose[:3, :3] @ torch.from_numpy(origin)
     return Camera(camera.K.float().cpu(), pose.float(), camera.width, camera.height)
 
 
 def _edges(surface: Tensor) -> Tensor:
-    """[h, w] bool: pixels within some pixels of a jump in the mesh as this view sees it, or of its end.
+    """[h, w] bool: pixels near a jump in the depth of the mesh as this view sees it, or near its border.
 
     Inverse depth is linear across a plane, however slanted: what bends it sharply is an edge.
     """
@@ -183,41 +183,41 @@ def _edges(surface: Tensor) -> Tensor:
     middle = padded[1:-1, 1:-1]
     across = (padded[1:-1, 2:] - 2 * middle + padded[1:-1, :-2]).abs()
     along = (padded[2:, 1:-1] - 2 * middle + padded[:-2, 1:-1]).abs()
-    bend = torch.maximum(across, along) > _EDGE * middle.clamp_min(1e-12)
+    bend = torch.maximum(across, along) > _EDGE_BEND * middle.clamp_min(1e-12)
     reach = 2 * _EDGE_PIXELS + 1
     return F.max_pool2d(bend.float()[None, None], reach, 1, _EDGE_PIXELS)[0, 0] > 0
 
 
-def weights_of(look: Look, places: Tensor, normals: Tensor) -> tuple[Tensor, Tensor]:
-    """How well a view sees places [P, 3] with these normals: weights [P], and where in the photo [P, 2].
+def weights_of(view: PaintView, points: Tensor, normals: Tensor) -> tuple[Tensor, Tensor]:
+    """How well a view sees points [P, 3] with these normals: weights [P], and positions in the photo [P, 2].
 
-    Places in the photo run from -1 to 1, as grid_sample counts them.
+    These run from -1 to 1, as grid_sample takes them.
     """
-    pixels, depth = look.camera.project(places)
-    size = torch.tensor([look.camera.width, look.camera.height], dtype=torch.float32)
+    pixels, depth = view.camera.project(points)
+    size = torch.tensor([view.camera.width, view.camera.height], dtype=torch.float32)
     share = pixels / size  # [P, 2] from 0 to 1
     inside = (depth > 0) & (share > 0).all(-1) & (share < 1).all(-1)
     column, row = (torch.where(inside[:, None], pixels, 0).long().clamp_min(0)).unbind(-1)
-    column, row = column.clamp(max=look.camera.width - 1), row.clamp(max=look.camera.height - 1)
-    shown = inside & (depth <= look.surface[row, column] * (1 + _HIDDEN))
-    measured = look.depth[row, column]
-    agrees = (measured - depth).abs() <= _AGREES * depth
-    sight = F.normalize(places - look.camera.centre, dim=-1)
+    column, row = column.clamp(max=view.camera.width - 1), row.clamp(max=view.camera.height - 1)
+    visible = inside & (depth <= view.surface[row, column] * (1 + _HIDDEN_BEHIND))
+    measured = view.depth[row, column]
+    agrees = (measured - depth).abs() <= _MAX_DEPTH_ERROR * depth
+    sight = F.normalize(points - view.camera.centre, dim=-1)
     slant = (sight * normals).sum(-1).abs()
-    focal = float(look.camera.K[0, 0]) * look.photo.shape[-1] / look.camera.width
+    focal = float(view.camera.K[0, 0]) * view.photo.shape[-1] / view.camera.width
     density = slant * (focal / depth.clamp_min(1e-9)) ** 2  # pixels of the photo per unit of surface
-    border = (torch.minimum(share, 1 - share).amin(-1) / _BORDER).clamp(0, 1)
-    edge = look.edge[row, column]
-    trust = torch.where(agrees, 1.0, torch.where((measured == 0) & ~edge, _UNCONFIRMED, 0.0))
-    trust = torch.where(edge, _AT_EDGE * trust, trust)
-    return torch.where(shown, density * border * trust, 0.0), 2 * share - 1
+    border = (torch.minimum(share, 1 - share).amin(-1) / _BORDER_FADE).clamp(0, 1)
+    edge = view.edge[row, column]
+    trust = torch.where(agrees, 1.0, torch.where((measured == 0) & ~edge, _UNCONFIRMED_WEIGHT, 0.0))
+    trust = torch.where(edge, _EDGE_WEIGHT * trust, trust)
+    return torch.where(visible, density * border * trust, 0.0), 2 * share - 1
 
 
-def colours_of(look: Look, at: Tensor) -> Tensor:
-    """[P, 3] colours of the photo at places -1 to 1."""
-    return F.grid_sample(look.photo[None], at[None, None], align_corners=False, padding_mode="border")[
-        0, :, 0
-    ].T
+def colours_of(view: PaintView, at: Tensor) -> Tensor:
+    """[P, 3] colours of the photo at positions [P, 2] from -1 to 1."""
+    photo = view.photo[None]
+    colours = F.grid_sample(photo, at[None, None], align_corners=False, padding_mode="border")  # [1, 3, 1, P]
+    return colours[0, :, 0].T
 
 
 def paint(
@@ -227,104 +227,106 @@ def paint(
     config: FusionConfig,
     progress: Progress | None = None,
 ) -> NDArray[np.uint8]:
-    """The picture of a flat mesh, [S, S, 3]."""
-    surface = Surface(mesh)
+    """The texture of a flat mesh, [S, S, 3]."""
+    surface = FlatSurface(mesh)
     texels, faces = surface.texels
     count, views = len(texels), range(len(scene.views))
     sampled = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:_SAMPLES]
     samples = []
     for number in views:
-        look = look_of(scene, depths, number, surface, config)
-        if look is not None:
-            found, at = weights_of(look, surface.places[sampled], surface.normals[faces[sampled]])
-            seen = (found > 0).nonzero()[:, 0]
-            samples.append((number, seen, colours_of(look, at[seen])))
+        view = paint_view_of(scene, depths, number, surface, config)
+        if view is not None:
+            weights, at = weights_of(view, surface.points[sampled], surface.normals[faces[sampled]])
+            seen = (weights > 0).nonzero()[:, 0]
+            samples.append((number, seen, colours_of(view, at[seen])))
         if progress:
             progress(number + 1, 2 * len(views), "comparing exposures")
     gains = even_exposure(samples)
-    coat = Coat(torch.zeros(count, 3), torch.zeros(count), torch.zeros(count))
+    blend = Blend(torch.zeros(count, 3), torch.zeros(count), torch.zeros(count))
     for number in views:
-        look = look_of(scene, depths, number, surface, config) if number in gains else None
-        if look is not None:
-            coat.add(surface, look, gains[number])
+        view = paint_view_of(scene, depths, number, surface, config) if number in gains else None
+        if view is not None:
+            blend.add(surface, view, gains[number])
         if progress:
             progress(len(views) + number + 1, 2 * len(views), "painting photos")
-    if not bool((coat.weight > 0).any()):
+    if not bool((blend.weight > 0).any()):
         raise GBiNetError("no photo sees the mesh, so it has no texture")
-    colours = coat.total.div_(coat.weight.clamp_min(1e-12)[:, None])
-    return _picture(mesh.size, texels, colours, coat.weight > 0)
+    colours = blend.total.div_(blend.weight.clamp_min(1e-12)[:, None])
+    return _picture(mesh.size, texels, colours, blend.weight > 0)
 
 
 @dataclass(frozen=True)
-class Coat:
-    """What has been painted so far: weights relative to the best one, of every texel."""
+class Blend:
+    """What the views so far have painted; the weights of a texel are relative to the best one."""
 
     total: Tensor  # [P, 3] sum of weighted colours
     weight: Tensor  # [P] sum of weights
     best: Tensor  # [P] the best view's weight, before its power
 
-    def add(self, surface: Surface, look: Look, gain: Tensor) -> None:
-        """One more view, its colours times `gain` [3]."""
+    def add(self, surface: FlatSurface, view: PaintView, gain: Tensor) -> None:
+        """Add a view, its colours times `gain` [3]."""
         faces = surface.texels[1]
-        for piece in surface.texels_of(look.faces):
-            found, at = weights_of(look, surface.places[piece], surface.normals[faces[piece]])
-            counts = (found > _NOTHING * self.best[piece]).nonzero()[:, 0]
-            chosen, found = piece[counts], found[counts]
-            best = torch.maximum(self.best[chosen], found)
-            before, share = (self.best[chosen] / best) ** _POWER, (found / best) ** _POWER
-            colours = share[:, None] * colours_of(look, at[counts]) * gain
-            self.total[chosen] = self.total[chosen] * before[:, None] + colours
-            self.weight[chosen] = self.weight[chosen] * before + share
-            self.best[chosen] = best
+        for piece in surface.texels_of(view.faces):
+            weights, at = weights_of(view, surface.points[piece], surface.normals[faces[piece]])
+            rows = (weights > _MIN_SHARE * self.best[piece]).nonzero()[:, 0]
+            texels, weights = piece[rows], weights[rows]
+            best = torch.maximum(self.best[texels], weights)
+            # Weights of the views so far shrink as the best one grows.
+            shrink, share = (self.best[texels] / best) ** _POWER, (weights / best) ** _POWER
+            colours = share[:, None] * colours_of(view, at[rows]) * gain
+            self.total[texels] = self.total[texels] * shrink[:, None] + colours
+            self.weight[texels] = self.weight[texels] * shrink + share
+            self.best[texels] = best
 
 
 def even_exposure(samples: list[tuple[int, Tensor, Tensor]], rounds: int = 20) -> dict[int, Tensor]:
-    """A factor [3] per view that brings the same places to the same colour in all views that see them.
+    """A factor [3] per view that brings the same points to the same colour in all views that see them.
 
-    `samples` holds for every view its number, places that it sees [M] and their colours [M, 3]. Alternates
-    between the colour of every place (mean over views) and the factor of every view (median over places); the
+    `samples` holds for every view its number, points that it sees [M] and their colours [M, 3]. Alternates
+    between the colour of every point (mean over views) and the factor of every view (median over points); the
     factors' mean stays 1.
     """
     if not samples:
         return {}
-    count = max((int(places.max()) + 1 for _, places, _ in samples if len(places)), default=0)
-    views = []  # places [M] and the logarithm of their colours [M, 3]
-    for _, places, colours in samples:
+    count = max((int(points.max()) + 1 for _, points, _ in samples if len(points)), default=0)
+    views = []  # points [M] and the logarithm of their colours [M, 3]
+    for _, points, colours in samples:
         good = ((colours > 0.03) & (colours < 0.97)).all(-1)  # neither black nor burnt out
-        views.append((places[good], colours[good].log()))
+        views.append((points[good], colours[good].log()))
     seen = torch.zeros(count)
-    for places, _ in views:
-        seen[places] += 1
-    views = [(places[seen[places] >= 2], shades[seen[places] >= 2]) for places, shades in views]
+    for points, _ in views:
+        seen[points] += 1
+    views = [(points[seen[points] >= 2], shades[seen[points] >= 2]) for points, shades in views]
     gains = torch.zeros(len(views), 3)
     for _ in range(rounds):
         total = torch.zeros(count, 3)
-        for gain, (places, shades) in zip(gains, views, strict=True):
-            total[places] += shades + gain
+        for gain, (points, shades) in zip(gains, views, strict=True):
+            total[points] += shades + gain
         mean = total / seen.clamp_min(1)[:, None]
-        for view, (places, shades) in enumerate(views):
-            if len(places) >= 50:
-                gains[view] = (mean[places] - shades).median(0).values
+        for index, (points, shades) in enumerate(views):
+            if len(points) >= 50:
+                gains[index] = (mean[points] - shades).median(0).values
         gains -= gains.mean(0)
-    return {number: gains[view].exp() for view, (number, _, _) in enumerate(samples)}
+    return {number: gain.exp() for gain, (number, _, _) in zip(gains, samples, strict=True)}
 
 
 def _picture(size: int, texels: Tensor, colours: Tensor, known: Tensor) -> NDArray[np.uint8]:
-    """Texels as a picture; the rest is filled from its surroundings, so that no seam shows between charts."""
-    image, there = torch.zeros(3, size * size), torch.zeros(size * size)
-    image[:, texels[known]], there[texels[known]] = colours[known].clamp(0, 1).T, 1.0
-    filled = _fill(image.view(1, 3, size, size), there.view(1, 1, size, size))
-    result: NDArray[np.uint8] = (
-        (filled[0] * 255).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
-    )
+    """Texels as an image; the rest is filled from its surroundings, so that no seam shows between charts."""
+    image, is_known = torch.zeros(3, size * size), torch.zeros(size * size)
+    image[:, texels[known]], is_known[texels[known]] = colours[known].clamp(0, 1).T, 1.0
+    filled = _fill(image.view(1, 3, size, size), is_known.view(1, 1, size, size))[0]  # [3, S, S]
+    result: NDArray[np.uint8] = (filled * 255).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
     return result
 
 
-def _fill(image: Tensor, there: Tensor) -> Tensor:
-    """Unknown texels from the mean of what is known in ever larger squares around them."""
-    if image.shape[-1] <= 1 or bool((there > 0).all()):
+def _fill(image: Tensor, known: Tensor) -> Tensor:
+    """Unknown texels from the mean of the known ones in ever larger squares around them.
+
+    image [1, 3, S, S]; known [1, 1, S, S], 1 or 0.
+    """
+    if image.shape[-1] <= 1 or bool((known > 0).all()):
         return image
-    small, share = F.avg_pool2d(image * there, 2, ceil_mode=True), F.avg_pool2d(there, 2, ceil_mode=True)
+    small, share = F.avg_pool2d(image * known, 2, ceil_mode=True), F.avg_pool2d(known, 2, ceil_mode=True)
     coarse = _fill(torch.where(share > 0, small / share.clamp_min(1e-12), 0), (share > 0).float())
     large = F.interpolate(coarse, scale_factor=2)[..., : image.shape[-2], : image.shape[-1]]
-    return torch.where(there > 0, image, large)
+    return torch.where(known > 0, image, large)

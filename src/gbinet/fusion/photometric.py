@@ -1,8 +1,8 @@
-"""Which pixels to trust for what they look like: confidence, and whether the photo shows anything there.
+"""The photometric filter: which pixels to trust, by confidence and by the texture of the photo.
 
-Around an object before a blank background (sky, a white table) the network gives background pixels the depth
-of the object: nothing contradicts it, and all views make the same mistake, so that they pass the geometric
-check. Such pixels have no texture of their own, or are burnt out.
+Around an object in front of a blank background (sky, a white table) the network gives background pixels the
+depth of the object: nothing contradicts it, and all views make the same mistake, so that they pass the
+geometric check. Such pixels have no texture of their own, or are burnt out.
 """
 
 from __future__ import annotations

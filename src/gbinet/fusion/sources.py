@@ -1,4 +1,4 @@
-"""Where fusion has its depth maps from: files, or the memory in which they were just computed."""
+"""Sources of depth maps for fusion: files, or the memory in which they were just computed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 from gbinet.depthmap import DepthMap
 from gbinet.errors import GBiNetError
-from gbinet.ops.moved import Computed
+from gbinet.ops.transfer import Computed
 
 MAX_BYTES = 1 << 30  # 50 views of 1600x1152 px, with confidence and photo
 
 
 class DepthSource(Protocol):
-    """Where depth maps come from: our files, somebody else's, or memory.
+    """Where depth maps come from: files of any program, or memory.
 
-    A map has any size; it covers the view's whole image. Several threads may ask at once.
+    A map may have any size; it covers the view's whole image. Several threads may load at once.
     """
 
     def load(self, index: int) -> DepthMap | None:
@@ -27,9 +27,9 @@ class DepthSource(Protocol):
 class RecentMaps:
     """Maps and photos that were just computed, up to a number of bytes, on their device; others from files.
 
-    The first ones are kept, because fusion visits the views in nearly the order in which they were made. Who
-    fuses while others are still computed says so with `await_maps`: then `load` waits for the view it is
-    asked for, until that is kept or settled, or `settle` says that no more will come.
+    The first ones are kept, because fusion visits the views in nearly the order in which they were made. To
+    fuse while maps are still computed, call `await_maps`: then `load` waits until the map of its view is kept
+    or settled, or until `end` says that no more will come.
     """
 
     def __init__(self, files: DepthSource, max_bytes: int = MAX_BYTES) -> None:
@@ -38,27 +38,27 @@ class RecentMaps:
         self.held_bytes = 0
         self._maps: dict[int, tuple[DepthMap, Computed]] = {}
         self._photos: dict[int, tuple[Tensor, Computed]] = {}
-        self._news = threading.Condition()
-        self._settled: set[int] | None = None  # None: all are
-        self._given_up = False
+        self._changed = threading.Condition()
+        self._settled: set[int] | None = None  # views whose map is in its file, or has none; None: all
+        self._aborted = False
 
     def keep_map(self, index: int, depth_map: DepthMap) -> None:
         """The map of a view as its file has it, on any device; there, it may still be computed."""
         parts = [t for t in (depth_map.depth, depth_map.confidence) if t is not None]
-        with self._news:
+        with self._changed:
             if index not in self._maps and self._room_for(*parts):
                 self._maps[index] = depth_map, Computed(depth_map.depth)
-                self._news.notify_all()  # settled it is when it is in its file: `clear` may come before
+                self._changed.notify_all()  # not settled before it is in its file: `clear` may drop it first
 
     def keep_photo(self, index: int, photo: Tensor) -> None:
         """The photo at the size of the view's depth map, [H, W, 3] uint8."""
-        with self._news:
+        with self._changed:
             if index not in self._photos and self._room_for(photo):
                 self._photos[index] = photo, Computed(photo)
 
-    def forget(self, index: int) -> None:
-        """Make room: nobody will ask for this view again."""
-        with self._news:
+    def drop(self, index: int) -> None:
+        """Drop the map and photo of a view that will not be asked for again."""
+        with self._changed:
             if index in self._maps:
                 depth_map, _ = self._maps.pop(index)
                 parts = (depth_map.depth, depth_map.confidence)
@@ -68,47 +68,45 @@ class RecentMaps:
 
     def clear(self) -> None:
         """Hold nothing, now and later."""
-        with self._news:
+        with self._changed:
             self._maps.clear()
             self._photos.clear()
             self.held_bytes = self.max_bytes = 0
 
     def load(self, index: int) -> DepthMap | None:
-        with self._news:
+        with self._changed:
             while not (
-                self._given_up or self._settled is None or index in self._settled or index in self._maps
+                self._aborted or self._settled is None or index in self._settled or index in self._maps
             ):
-                self._news.wait()
-            if self._given_up:
-                raise GivenUpError("no more depth maps will come")
-            found = self._maps.get(index)
-        return self.files.load(index) if found is None else found[1].wait_for(found[0])
+                self._changed.wait()
+            if self._aborted:
+                raise NoMoreMapsError("no more depth maps will come")
+            kept = self._maps.get(index)
+        return self.files.load(index) if kept is None else kept[1].wait_for(kept[0])
 
     def photo(self, index: int) -> Tensor | None:
+        """The photo of a view at the size of its map, [H, W, 3] uint8, if it is kept."""
         found = self._photos.get(index)
         return None if found is None else found[1].wait_for(found[0])
 
     # ---- maps that are still to come ----
 
     def await_maps(self) -> None:
-        """From now on, who loads a map waits until its view is settled."""
+        """From now on, `load` waits until its view is kept or settled."""
         self._settled = set()
 
     def settled(self, index: int) -> None:
         """The map of a view is in its file, or there is none."""
-        with self._news:
-            self._settle(index)
+        with self._changed:
+            if self._settled is not None:
+                self._settled.add(index)
+                self._changed.notify_all()
 
-    def settle(self, given_up: bool = False) -> None:
-        """All views are settled; where `given_up`, who waits for one or asks for one is turned away."""
-        with self._news:
-            self._settled, self._given_up = None, given_up
-            self._news.notify_all()
-
-    def _settle(self, index: int) -> None:
-        if self._settled is not None:
-            self._settled.add(index)
-            self._news.notify_all()
+    def end(self, aborted: bool = False) -> None:
+        """All views are settled; if `aborted`, every `load` raises a NoMoreMapsError."""
+        with self._changed:
+            self._settled, self._aborted = None, aborted
+            self._changed.notify_all()
 
     def _room_for(self, *tensors: Tensor) -> bool:
         needed = sum(map(_bytes, tensors))
@@ -118,8 +116,8 @@ class RecentMaps:
         return True
 
 
-class GivenUpError(GBiNetError):
-    """Computing depth maps has ended early; whoever computed them says why."""
+class NoMoreMapsError(GBiNetError):
+    """The computation of depth maps was aborted; its own error says why."""
 
 
 def _bytes(tensor: Tensor) -> int:

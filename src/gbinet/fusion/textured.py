@@ -17,9 +17,9 @@ from gbinet.fusion.unwrap import unwrap
 from gbinet.progress import Progress
 from gbinet.scene import Scene
 
-_SMALLEST, _LARGEST = 512, 4096  # texels along a side of the picture
-_PER_FACE = 20  # texels that a triangle takes with its share of the room between charts, at least
-_FILLED = 0.6  # share of the picture that charts fill, about
+_SMALLEST, _LARGEST = 512, 4096  # texels along a side of the texture
+_TEXELS_PER_FACE = 20  # at least, with a triangle's share of the padding between charts
+_FILLED = 0.6  # share of the texture that charts fill, about
 
 
 def write_textured(
@@ -51,7 +51,9 @@ def picture_size(scene: Scene, vertices: NDArray[np.float64], faces: NDArray[np.
     for view in scene.views:
         distance = np.linalg.norm(middles - view.camera.centre.double().numpy(), axis=1)
         finest = np.minimum(finest, distance / float(view.camera.K[0, 0]))
-    side = max(2 * math.sqrt(area / _FILLED) / float(np.median(finest)), math.sqrt(_PER_FACE * len(faces)))
+    side = max(
+        2 * math.sqrt(area / _FILLED) / float(np.median(finest)), math.sqrt(_TEXELS_PER_FACE * len(faces))
+    )
     return int(np.clip(math.ceil(side / 256) * 256, _SMALLEST, _LARGEST))
 
 
@@ -59,4 +61,6 @@ def upwards(scene: Scene) -> NDArray[np.float64]:
     """Which way is up, as far as photos tell: where their upper edges point on average."""
     poses = torch.stack([view.camera.cam_from_world for view in scene.views]).double()
     up: NDArray[np.float64] = -poses[:, 1, :3].mean(0).numpy()
-    return up if np.linalg.norm(up) > 0.3 else -poses[:, 2, :3].mean(0).numpy()  # all sides: against sight
+    return (
+        up if np.linalg.norm(up) > 0.3 else -poses[:, 2, :3].mean(0).numpy()
+    )  # they point everywhere: against the viewing direction

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from gbinet.formats.optional import optional
 
-_PADDING = 2  # texels between charts: neighbours do not bleed into each other
-_PART = 1000  # triangles that xatlas gets at once, at most: its time grows faster than their number
-_PACKED = 1024  # texels a side while charts are arranged, at most: that takes longer with more of them
+_PADDING = 2  # texels between charts, so that neighbours do not bleed into each other
+_MAX_PART = 1000  # triangles that xatlas gets at once: its time grows faster than their number
+_MAX_PACKING_SIZE = 1024  # texels a side while charts are arranged: more take longer
 
 
 @dataclass(frozen=True)
 class FlatMesh:
-    """Triangles with a place in the picture; vertices are doubled where charts part."""
+    """Triangles with texture coordinates; vertices are doubled at the borders of charts."""
 
     vertices: NDArray[np.float64]  # [N, 3]
     faces: NDArray[np.int64]  # [F, 3]
@@ -31,34 +31,35 @@ def unwrap(vertices: NDArray[np.float64], faces: NDArray[np.int64], size: int) -
     origin = vertices.mean(axis=0)
     atlas = xatlas.Atlas()
     parts = [np.unique(faces[part], return_inverse=True) for part in _parts(vertices[faces].mean(1) - origin)]
-    for own, corners in parts:
-        atlas.add_mesh((vertices[own] - origin).astype(np.float32), corners.reshape(-1, 3).astype(np.uint32))
+    for vertex_ids, corners in parts:
+        atlas.add_mesh(
+            (vertices[vertex_ids] - origin).astype(np.float32), corners.reshape(-1, 3).astype(np.uint32)
+        )
     charts = xatlas.ChartOptions()
     charts.max_iterations = 1
     pack = xatlas.PackOptions()
-    coarser = math.ceil(size / _PACKED)
-    pack.resolution, pack.padding, pack.bilinear = size // coarser, math.ceil(_PADDING / coarser), True
+    reduction = math.ceil(size / _MAX_PACKING_SIZE)
+    pack.resolution, pack.padding, pack.bilinear = size // reduction, math.ceil(_PADDING / reduction), True
     atlas.generate(charts, pack)
     side = max(int(atlas.width), int(atlas.height))
     stretch = np.array([atlas.width, atlas.height], np.float32) / side
-    all_own, all_corners, all_uv, count = [], [], [], 0
-    for number, (own, _) in enumerate(parts):
+    all_vertex_ids, all_corners, all_uv, count = [], [], [], 0
+    for number, (vertex_ids, _) in enumerate(parts):
         used, corners, uv = atlas.get_mesh(number)
-        all_own.append(own[used.astype(np.int64)])
+        all_vertex_ids.append(vertex_ids[used.astype(np.int64)])
         all_corners.append(corners.astype(np.int64) + count)
         all_uv.append((uv * stretch).astype(np.float32))
         count += len(used)
-    return FlatMesh(
-        vertices[np.concatenate(all_own)], np.concatenate(all_corners), np.concatenate(all_uv), size
-    )
+    flat_vertices = vertices[np.concatenate(all_vertex_ids)]
+    return FlatMesh(flat_vertices, np.concatenate(all_corners), np.concatenate(all_uv), size)
 
 
 def _parts(middles: NDArray[np.float64]) -> list[NDArray[np.int64]]:
-    """Triangles, given by their middles [F, 3], in compact groups: halved along the longest side."""
+    """Triangles, given by their middles [F, 3], in compact groups, made by halving the longest side."""
     waiting, done = [np.arange(len(middles))], list[NDArray[np.int64]]()
     while waiting:
         part = waiting.pop()
-        if len(part) <= _PART:
+        if len(part) <= _MAX_PART:
             done.append(part)
             continue
         axis = int(np.ptp(middles[part], axis=0).argmax())

@@ -1,1 +1,1 @@
-"""Georeferencing: a model's place on the map and its scale. GPS, known positions or a length -> metres."""
+"""Georeferencing: a model's place on the map and its scale, from GPS, known positions or a length."""

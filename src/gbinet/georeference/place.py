@@ -1,4 +1,4 @@
-"""From a posed scene to one in metres: what the user or the photos say about where and how large it is."""
+"""From a posed scene to one in metres or on the map, by what the user or the photos say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gbinet.formats.exif import read_exif
 from gbinet.formats.optional import optional
 from gbinet.formats.positions import read_positions
 from gbinet.georeference.align import Alignment, align
-from gbinet.georeference.similarity import Points, Similarity, moved_scene, scaled
+from gbinet.georeference.similarity import Points, Similarity, scaled, transformed_scene
 from gbinet.scene import Scene, View
 
 _ROUND = 100.0  # m: the origin of the local frame is a multiple of this
@@ -25,7 +25,7 @@ _WGS84 = "EPSG:4326"
 
 @dataclass(frozen=True)
 class PlaceConfig:
-    """How a model gets its place and its unit."""
+    """How a model gets its place on the map and its unit."""
 
     georeference: Literal["auto", "gps", "off"] = "auto"  # auto: by GPS where gbinet found the poses itself
     positions: Path | None = None  # table of known camera positions
@@ -86,74 +86,72 @@ class Georeference:
 
 
 def place_scene(scene: Scene, config: PlaceConfig) -> tuple[Scene, Georeference]:
-    """The scene in its local frame; a PlacesError where what is known says too little."""
+    """The scene in its local frame, and the georeference; raises an AlignmentError if too little is known."""
     if config.scale is not None:
-        factor = _factor(config.scale)
-        move = scaled(factor)
-        placed = Georeference("--scale", None, (0.0, 0.0, 0.0), move.matrix.tolist())
-        return moved_scene(scene, move), placed
+        similarity = scaled(_factor(config.scale))
+        georeference = Georeference("--scale", None, (0.0, 0.0, 0.0), similarity.matrix.tolist())
+        return transformed_scene(scene, similarity), georeference
     if config.positions is not None:
-        known, crs = _given_places(scene, config.positions, config.crs)
+        known, crs = _given_positions(scene, config.positions, config.crs)
         source = f"positions in {config.positions.name}"
     else:
-        known, crs = _gps_places(scene)
+        known, crs = _gps_positions(scene)
         source = "GPS of the photos"
     centres = np.stack([scene.views[i].camera.centre.double().numpy() for i in known])
     targets = np.array([known[i] for i in known])  # [N, 3]
     found = align(centres, targets)
     offset = _offset(targets[found.used]) if crs is not None else np.zeros(3)
-    placed_at = Similarity(
-        found.target_from_model.scale,
-        found.target_from_model.rotation,
-        found.target_from_model.shift - offset,
-    )
+    to_map = found.target_from_model
+    local_from_model = Similarity(to_map.scale, to_map.rotation, to_map.shift - offset)
     names = [scene.views[i].name for i in known]
-    return moved_scene(scene, placed_at), _reference(found, placed_at, source, crs, offset, names)
+    georeference = _georeference(found, local_from_model, source, crs, offset, names)
+    return transformed_scene(scene, local_from_model), georeference
 
 
 def has_gps(scene: Scene) -> bool:
-    """Whether enough photos know their place for it to be worth a try."""
-    return sum(_place_of(view) is not None for view in scene.views) >= max(4, len(scene.views) // 2)
+    """Whether enough photos have GPS for an alignment to be worth a try."""
+    return sum(_gps_of(view) is not None for view in scene.views) >= max(4, len(scene.views) // 2)
 
 
-def _reference(
+def _georeference(
     found: Alignment,
-    move: Similarity,
+    local_from_model: Similarity,
     source: str,
     crs: str | None,
     offset: NDArray[np.float64],
     names: Sequence[str],
 ) -> Georeference:
-    off = found.residuals[found.used]  # [N, 3]
+    residuals = found.residuals[found.used]  # [N, 3]
     return Georeference(
         source,
         crs,
         (float(offset[0]), float(offset[1]), float(offset[2])),
-        move.matrix.tolist(),
+        local_from_model.matrix.tolist(),
         int(found.used.sum()),
         tuple(name for name, used in zip(names, found.used, strict=True) if not used),
-        float(np.sqrt((off[:, :2] ** 2).sum(-1).mean())),
-        float(np.sqrt((off[:, 2] ** 2).mean())),
+        float(np.sqrt((residuals[:, :2] ** 2).sum(-1).mean())),
+        float(np.sqrt((residuals[:, 2] ** 2).mean())),
     )
 
 
 def _factor(scale: tuple[float, ...]) -> float:
+    """Metres (or whatever the length is in) per unit of the model."""
     distance = math.dist(scale[:3], scale[3:6])
     if distance <= 0:
         raise InputError("--scale: the two points are the same")
     return scale[6] / distance
 
 
-def _place_of(view: View) -> tuple[float, float, float] | None:
+def _gps_of(view: View) -> tuple[float, float, float] | None:
     try:
         return read_exif(view.original_path or view.image_path).gps
     except FormatError:
         return None
 
 
-def _gps_places(scene: Scene) -> tuple[dict[int, tuple[float, float, float]], str]:
+def _gps_positions(scene: Scene) -> tuple[dict[int, tuple[float, float, float]], str]:
     """Number of the view -> easting, northing, height, and the UTM zone that they are in."""
-    found = {i: place for i, view in enumerate(scene.views) if (place := _place_of(view)) is not None}
+    found = {i: gps for i, view in enumerate(scene.views) if (gps := _gps_of(view)) is not None}
     if not found:
         raise SceneError(f"{scene.root}: no photo has GPS in its EXIF; give --positions instead")
     degrees = {i: (longitude, latitude, up) for i, (latitude, longitude, up) in found.items()}
@@ -161,19 +159,22 @@ def _gps_places(scene: Scene) -> tuple[dict[int, tuple[float, float, float]], st
     return _projected(degrees, crs), crs
 
 
-def _given_places(
+def _given_positions(
     scene: Scene, table: Path, crs: str | None
 ) -> tuple[dict[int, tuple[float, float, float]], str | None]:
-    """The same from a table; photos are found by their names, with or without ending."""
+    """Number of the view -> its position in a table, and the coordinate system of these.
+
+    Photos are found by their names, with or without ending.
+    """
     positions = read_positions(table)
-    by_name = {Path(name).name: place for name, place in positions.places.items()}
-    by_stem = {Path(name).stem: place for name, place in positions.places.items()}
+    by_name = {Path(name).name: position for name, position in positions.by_photo.items()}
+    by_stem = {Path(name).stem: position for name, position in positions.by_photo.items()}
     known = {}
     for index, view in enumerate(scene.views):
         photo = (view.original_path or view.image_path).name
-        place = by_name.get(photo) or by_stem.get(Path(photo).stem) or by_stem.get(view.name)
-        if place is not None:
-            known[index] = place
+        position = by_name.get(photo) or by_stem.get(Path(photo).stem) or by_stem.get(view.name)
+        if position is not None:
+            known[index] = position
     if not known:
         raise SceneError(f"{table}: names no photo of {scene.name}, e.g. {scene.views[0].image_path.name}")
     if positions.degrees:
@@ -187,7 +188,7 @@ def _given_places(
 
 
 def utm_zone(degrees: Points) -> str:
-    """The zone of the middle of places [N, 3] (longitude, latitude, height), e.g. EPSG:32615."""
+    """The zone of the median of [N, 3] positions (longitude, latitude, height), e.g. EPSG:32615."""
     pyproj = optional("pyproj", "a place on the map", "geo")
     longitude, latitude = (float(v) for v in np.median(degrees[:, :2], axis=0))
     area = pyproj.aoi.AreaOfInterest(longitude, latitude, longitude, latitude)
@@ -198,7 +199,7 @@ def utm_zone(degrees: Points) -> str:
 
 
 def _metric(crs: str) -> str:
-    """The coordinate system, if its axes are metres."""
+    """Return the coordinate system; raise an InputError unless its axes are metres."""
     pyproj = optional("pyproj", "--crs", "geo")
     try:
         found = pyproj.CRS.from_user_input(crs)
@@ -212,6 +213,7 @@ def _metric(crs: str) -> str:
 def _projected(
     degrees: dict[int, tuple[float, float, float]], crs: str
 ) -> dict[int, tuple[float, float, float]]:
+    """Longitude, latitude and height as easting, northing and height."""
     pyproj = optional("pyproj", "a place on the map", "geo")
     to_map = pyproj.Transformer.from_crs(_WGS84, crs, always_xy=True)
     return {
@@ -220,6 +222,6 @@ def _projected(
 
 
 def _offset(targets: Points) -> NDArray[np.float64]:
-    """A round place amid the photos; heights stay as they are."""
+    """The origin of the local frame: a round position amid the photos, at height 0."""
     middle = np.median(targets, axis=0)
     return np.array([math.floor(middle[0] / _ROUND) * _ROUND, math.floor(middle[1] / _ROUND) * _ROUND, 0.0])

@@ -23,8 +23,9 @@ class Similarity:
     shift: NDArray[np.float64]  # [3]
 
     def applied(self, points: Points) -> Points:
-        moved: Points = self.scale * points @ self.rotation.T + self.shift
-        return moved
+        """The points [N, 3] after the transform."""
+        transformed: Points = self.scale * points @ self.rotation.T + self.shift
+        return transformed
 
     @property
     def matrix(self) -> NDArray[np.float64]:
@@ -38,28 +39,32 @@ def scaled(factor: float) -> Similarity:
     return Similarity(factor, np.eye(3), np.zeros(3))
 
 
-def moved_scene(scene: Scene, move: Similarity) -> Scene:
+def transformed_scene(scene: Scene, similarity: Similarity) -> Scene:
     """The scene in another frame and unit: cameras, points, depth ranges, and the scale of stored depth."""
     points = scene.points
     if points is not None:
-        points = replace(points, xyz=torch.from_numpy(move.applied(points.xyz.double().numpy())))
-    return replace(scene, views=tuple(_moved_view(view, move) for view in scene.views), points=points)
-
-
-def _moved_view(view: View, move: Similarity) -> View:
-    limits = view.depth_range
+        points = replace(points, xyz=torch.from_numpy(similarity.applied(points.xyz.double().numpy())))
     return replace(
-        view,
-        camera=moved_camera(view.camera, move),
-        depth_range=None if limits is None else DepthRange(limits.near * move.scale, limits.far * move.scale),
-        depth_scale=view.depth_scale * move.scale,
+        scene, views=tuple(_transformed_view(view, similarity) for view in scene.views), points=points
     )
 
 
-def moved_camera(camera: Camera, move: Similarity) -> Camera:
-    """The camera that sees the moved world as this one sees the world; depths grow by the scale."""
+def _transformed_view(view: View, similarity: Similarity) -> View:
+    limits = view.depth_range
+    return replace(
+        view,
+        camera=transformed_camera(view.camera, similarity),
+        depth_range=None
+        if limits is None
+        else DepthRange(limits.near * similarity.scale, limits.far * similarity.scale),
+        depth_scale=view.depth_scale * similarity.scale,
+    )
+
+
+def transformed_camera(camera: Camera, similarity: Similarity) -> Camera:
+    """The camera that sees the transformed world as this one sees the world; depths grow by the scale."""
     pose = camera.cam_from_world.double().clone()
-    rotation = pose[:3, :3] @ torch.from_numpy(move.rotation).T
-    pose[:3, 3] = move.scale * pose[:3, 3] - rotation @ torch.from_numpy(move.shift)
+    rotation = pose[:3, :3] @ torch.from_numpy(similarity.rotation).T
+    pose[:3, 3] = similarity.scale * pose[:3, 3] - rotation @ torch.from_numpy(similarity.shift)
     pose[:3, :3] = rotation
     return replace(camera, cam_from_world=pose)

@@ -1,9 +1,9 @@
-"""A process beside this one that compiles kernels, many at a time: Triton's compiler holds Python's lock.
+"""A subprocess that compiles many kernels at a time. (In one process, Triton's compiler holds Python's lock.)
 
-It needs no GPU. Requests name the GPU that they are for, and what is compiled goes into Triton's cache, where
-whoever launches the kernel finds it, and with it its launcher. The process imports the kernels
-once and forks a child for each request. Requests come as lines of JSON; each is answered by its number when
-it is done. Where the input ends, all end.
+It needs no GPU. Requests name the GPU that they are for, and kernels and their launchers are stored in
+Triton's cache, where the main process finds them when it launches them. The subprocess imports the kernels
+once and forks a child for each request. Requests are lines of JSON; when one is done, its number is written
+as the answer. When the input ends, the subprocess and all children end.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gbinet.errors import GBiNetError
 from gbinet.formats.atomic import write_text
 from gbinet.inference.no_torch import stand_in_for_torch
 
-_CHILD_BYTES = 256 << 20  # of memory that a compiler may take with its assembler, beyond what all share
-_PIPE_BYTES = 1 << 20  # room for all requests, so that nobody waits while the process starts
+_CHILD_BYTES = 256 << 20  # memory of a compiler and its assembler, beyond what all children share
+_PIPE_BYTES = 1 << 20  # holds all requests, so that writing them does not wait for the subprocess to start
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from gbinet.inference.compilers import serve; serve(int(sys.argv[2]))"
@@ -41,27 +41,27 @@ class Request(NamedTuple):
 
     module: str
     name: str  # of the function
-    specialization: str  # in Triton's own words (JSON)
-    backend: str  # of the GPU, with the next two: what Triton calls a target
+    specialization: str  # JSON of Triton: signature, constants, options
+    backend: str  # this and the next two are what Triton calls a target: the GPU
     arch: int | str
     warp_size: int
 
 
 def compile_here(request: Request) -> Any:
-    """Compile one in this process, or take it from the cache; whoever launches it has it at once."""
+    """Compile a kernel in this process, or load it from the cache, so that launching it does not wait."""
     return getattr(import_module(request.module), request.name).preload(request.specialization)
 
 
 def hash_triton() -> None:
-    """Let Triton know what its cache's keys begin with: a hash of itself, 400 MB of it.
+    """Compute or load the first part of the keys in Triton's cache: a hash of Triton itself, 400 MB.
 
-    That takes half a second, so it is kept in the cache, for as long as no file of Triton's is touched.
+    That takes half a second, so it is stored in the cache, for as long as no file of Triton changes.
     """
-    with suppress(ImportError, AttributeError, OSError, GBiNetError):  # it does so when it needs it
+    with suppress(ImportError, AttributeError, OSError, GBiNetError):  # Triton will compute it by itself
         import triton
         from triton.runtime import cache
 
-        stored = Path(triton.knobs.cache.dir) / f"gbinet-triton-{_touched(Path(triton.__file__).parent)}"
+        stored = Path(triton.knobs.cache.dir) / f"gbinet-triton-{_state_of(Path(triton.__file__).parent)}"
         if stored.is_file():
             key = stored.read_text(encoding="utf-8")
             cache.triton_key = lambda: key
@@ -69,36 +69,36 @@ def hash_triton() -> None:
             write_text(stored, cache.triton_key())
 
 
-def _touched(folder: Path) -> str:
-    """Changes whenever a file of a package does."""
+def _state_of(folder: Path) -> str:
+    """A digest of the sizes and times of a package's files."""
     digest = hashlib.blake2b(digest_size=12)
     for file in sorted((*folder.rglob("*.py"), *folder.glob("_C/*"))):
-        found = file.stat()
-        digest.update(f"{file}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
+        stat = file.stat()
+        digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
 class Compilers:
-    """The process, while a `with` block lasts. What it has not done by then is given up."""
+    """The subprocess, for the time of a `with` block. Requests that are not done at its end are abandoned."""
 
     def __init__(self, cache: Path) -> None:
         self.requests: list[Request] = []
         self._answered: set[int] = set()
         self._scratch = tempfile.TemporaryDirectory(prefix="gbinet-kernels-", ignore_cleanup_errors=True)
-        # Only what is launched is stored: nobody reads the steps in between, and all would be loaded with it.
+        # Store binaries only: intermediate steps would be loaded with them and never read.
         environment = {"TRITON_STORE_BINARY_ONLY": "1", **os.environ}
         environment |= {"TRITON_CACHE_DIR": str(cache), "TMPDIR": self._scratch.name}
         self._process: subprocess.Popen[str] | None = None
-        with suppress(OSError, ValueError):  # no such right, no memory: `left` says that all is left
+        with suppress(OSError, ValueError):  # not allowed, no memory: then `left` returns all requests
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), str(_most_at_a_time())],
+                [sys.executable, "-c", _START, json.dumps(sys.path), str(_max_processes())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
                 env=environment,
                 pipesize=_PIPE_BYTES,
-                start_new_session=True,  # it hears of Ctrl-C by the end of its input
+                start_new_session=True,  # Ctrl-C reaches it as the end of its input
             )
 
     def __enter__(self) -> Compilers:
@@ -107,12 +107,12 @@ class Compilers:
     def submit(self, request: Request) -> None:
         self.requests.append(request)
         if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError):  # it has died
+            with suppress(OSError):  # the subprocess has died
                 self._process.stdin.write(json.dumps(request) + "\n")
                 self._process.stdin.flush()
 
     def finished(self) -> Iterator[int]:
-        """How many are done, each time one more is; ends when all are, or when the process has died."""
+        """The number of requests that are done, each time it grows, until all are or the process dies."""
         if self._process is None or self._process.stdout is None:
             return
         while len(self._answered) < len(self.requests) and (line := self._process.stdout.readline()):
@@ -120,7 +120,7 @@ class Compilers:
             yield len(self._answered)
 
     def left(self) -> list[Request]:
-        """What has not been tried."""
+        """Requests without an answer."""
         return [r for number, r in enumerate(self.requests) if number not in self._answered]
 
     def __exit__(self, *_: object) -> None:
@@ -129,26 +129,26 @@ class Compilers:
                 with suppress(OSError):
                     pipe.close()  # type: ignore[union-attr]  # both are pipes
             with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # at once, also while it starts
+                os.killpg(self._process.pid, signal.SIGKILL)  # children too, and even while it starts
             self._process.wait()
         self._scratch.cleanup()
 
 
-def _most_at_a_time() -> int:
-    """As many compilers as cores, but no more than memory has room for."""
+def _max_processes() -> int:
+    """As many compilers as cores, if there is enough memory."""
     cores = usable_cores()
-    with suppress(OSError, ValueError, StopIteration):  # a system that does not say it
+    with suppress(OSError, ValueError, StopIteration):  # not Linux
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))  # kiB
         return max(1, min(cores, int(available) * 1024 // _CHILD_BYTES))
     return cores
 
 
-# ---- inside the process -----------------------------------------------------------------------------------
+# ---- inside the subprocess --------------------------------------------------------------------------------
 
 
 class _NamedGPU:
-    """A driver for Triton that knows only which GPU is meant."""
+    """A Triton driver without a GPU, which only names the target of a request."""
 
     def __init__(self) -> None:
         self.target: Any = None
@@ -160,22 +160,22 @@ class _NamedGPU:
         return self.target
 
 
-def serve(most: int) -> None:
-    """Compile what is asked for on standard input, `most` at a time."""
+def serve(max_processes: int) -> None:
+    """Compile the kernels requested on standard input, in up to `max_processes` children at a time."""
     stand_in_for_torch()
     from triton.runtime import driver
 
     hashing = threading.Thread(target=hash_triton)  # reads files while Python imports
     hashing.start()
-    for needed in _NEEDED:  # what is done here, children have
-        with suppress(Exception):  # whoever needs it will see why
-            import_module(needed)
+    for module in _PRELOADED:  # children inherit them
+        with suppress(Exception):  # a child that needs it will raise it again
+            import_module(module)
     hashing.join()
     gpu = _NamedGPU()
     driver.set_active(gpu)
     waiting: list[tuple[int, Request]] = []
-    running: dict[int, tuple[int, int]] = {}  # pipe that a child holds open -> its process, its request
-    signatures: set[str] = set()  # of kernels so far
+    running: dict[int, tuple[int, int]] = {}  # pipe that a child holds open -> its process id, its request
+    signatures: set[str] = set()  # of the kernels so far: each needs one launcher
     selector = selectors.DefaultSelector()
     selector.register(0, selectors.EVENT_READ)
     text, count = b"", 0
@@ -192,10 +192,10 @@ def serve(most: int) -> None:
                 waiting += [(count + i, Request(*json.loads(line))) for i, line in enumerate(lines)]
                 count += len(lines)
             else:
-                os.killpg(0, signal.SIGKILL)  # children, and the assemblers that they have started; and this
-        waiting.sort(key=lambda one: (_slowness(one[1]), one[0]))
-        while waiting and len(running) < most:
-            number, request = waiting.pop()  # all end when the slowest does: it comes first
+                os.killpg(0, signal.SIGKILL)  # children, their assemblers, and this process
+        waiting.sort(key=lambda entry: (_slowness(entry[1]), entry[0]))
+        while waiting and len(running) < max_processes:
+            number, request = waiting.pop()  # the slowest first: the total time depends on it
             signature = json.dumps(json.loads(request.specialization).get("signature"))
             pipe, child = _forked(request, gpu, signature not in signatures)
             signatures.add(signature)
@@ -203,13 +203,13 @@ def serve(most: int) -> None:
             selector.register(pipe, selectors.EVENT_READ)
 
 
-_NEEDED = (
+_PRELOADED = (
     "gbinet.fusion.consistency_triton",
     *(f"gbinet.ops.{path.stem}" for path in sorted((Path(__file__).parents[1] / "ops").glob("*_triton.py"))),
     "triton.compiler.code_generator",
 )
-# Whose kernels take a second or two, where all others take less.
-_SLOW = ("gbinet.ops.conv_triton", "gbinet.ops.double_triton", "gbinet.ops.cost_volume_triton")
+# Modules whose kernels take a second or two to compile, in ascending order; all others take less.
+_SLOW = ("gbinet.ops.conv_triton", "gbinet.ops.conv_transpose_triton", "gbinet.ops.cost_volume_triton")
 
 
 def _slowness(request: Request) -> int:
@@ -217,14 +217,14 @@ def _slowness(request: Request) -> int:
 
 
 def _forked(request: Request, gpu: _NamedGPU, with_launcher: bool) -> tuple[int, int]:
-    """A child that compiles one kernel; the pipe ends with it."""
+    """Start a child that compiles one kernel; returns a pipe that closes when it ends, and its process id."""
     from triton.backends.compiler import GPUTarget
 
-    ours, theirs = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child:
-        os.close(theirs)
-        return ours, child
+        os.close(write_end)
+        return read_end, child
     status = 1
     try:
         gpu.target = GPUTarget(request.backend, request.arch, request.warp_size)
@@ -233,15 +233,15 @@ def _forked(request: Request, gpu: _NamedGPU, with_launcher: bool) -> tuple[int,
             _compile_launcher(kernel)
         status = 0
     finally:
-        os._exit(status)  # whoever launches a kernel that cannot be compiled will see why
+        os._exit(status)  # an error will be raised again where the kernel is launched
 
 
 def _compile_launcher(kernel: Any) -> None:
-    """Triton 3.6 and older have a C compiler make what launches kernels of a signature, and keep it.
+    """Store the launcher of a kernel's signature, which Triton 3.6 and older build with a C compiler.
 
-    It would be made at the first launch, a quarter of a second for each signature. Later versions need none.
+    Otherwise it is built at the first launch, a quarter of a second each. Later versions need none.
     """
-    with suppress(Exception):  # no C compiler, no driver of CUDA: whoever launches the kernel will see why
+    with suppress(Exception):  # no C compiler or CUDA driver: raised again where the kernel is launched
         from triton.backends.nvidia.driver import CudaLauncher
 
         CudaLauncher(kernel.src, kernel.metadata)

@@ -1,7 +1,7 @@
-"""The kernels that a scene will need, compiled by many processes at once before they are needed.
+"""Compiles the kernels that a scene will need, in many processes at once, before they are launched.
 
-The network is called with tensors that have a shape and no content. What it would launch is compiled instead,
-so nothing runs on the device. Without this, kernels are compiled one after the other, at their first launch.
+The network is called with tensors that have a shape but no data. Kernels that it would launch are compiled
+instead, and nothing runs on the device. Without this, each kernel is compiled at its first launch.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.scene import Scene
 
 log = logging.getLogger(__name__)
-Tell = Callable[[int, int], None]  # kernels done, kernels in all
-_MOST_KINDS = 4  # of depth maps; the others' kernels are compiled when they come
-_SAMPLED = 50  # views that are looked at for kinds
-_ONE_AT_A_TIME = threading.Lock()  # Triton is changed while launches are noted
+CompileProgress = Callable[[int, int], None]  # kernels done, kernels in all
+_MOST_KINDS = 4  # of depth maps; the kernels of others are compiled at their first launch
+_SAMPLED = 50  # views that are looked at to find the kinds
+_ONE_AT_A_TIME = threading.Lock()  # held while Triton is patched to record launches
 
 
 class MapKind(NamedTuple):
-    """What the kernels of a depth map depend on."""
+    """What the kernels of a depth map depend on, for one network."""
 
     width: int
     height: int
@@ -53,7 +53,7 @@ class MapKind(NamedTuple):
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Whether anything is compiled for a device."""
+    """Whether a device uses kernels that have to be compiled."""
     return ops.usable(torch.empty(0, device=device))
 
 
@@ -61,62 +61,64 @@ def kinds_of(scene: Scene, model: GBiNet, config: DepthConfig) -> list[MapKind]:
     """The most frequent kinds of a scene's depth maps; none for another kind of network."""
     if type(model) is not GBiNet:
         return []
-    found: Counter[MapKind] = Counter()
+    counts: Counter[MapKind] = Counter()
     for view in scene.views[:: max(1, len(scene.views) // _SAMPLED)]:
         near_far = config.depth_range or view.depth_range
         if near_far is None or not view.sources:
             continue
-        seen = [view.camera, *(scene.views[i].camera for i in view.best_sources(config.views - 1))]
-        cameras = [camera.resized(*working_size(camera, config.max_size)) for camera in seen]
+        originals = [view.camera, *(scene.views[i].camera for i in view.best_sources(config.views - 1))]
+        cameras = [camera.resized(*working_size(camera, config.max_size)) for camera in originals]
         bounds = torch.tensor([[near_far.near, near_far.far]])
-        first_bins = model.first_bins(tiles._batch(cameras, torch.device("cpu")), bounds)
-        found[MapKind(cameras[0].width, cameras[0].height, first_bins)] += 1
-    return [kind for kind, _ in found.most_common(_MOST_KINDS)]
+        first_bins = model.first_bins(tiles.camera_batch(cameras, torch.device("cpu")), bounds)
+        counts[MapKind(cameras[0].width, cameras[0].height, first_bins)] += 1
+    return [kind for kind, _ in counts.most_common(_MOST_KINDS)]
 
 
 def compile_kernels(
     model: GBiNet,
     config: DepthConfig,
     kinds: Sequence[MapKind],
-    others: Callable[[], object],  # launches what is needed beside the network
-    tell: Tell | None = None,
+    others: Callable[[], object],  # launches the kernels that are needed besides those of the network
+    progress: CompileProgress | None = None,
 ) -> None:
     """Compile for depth maps of these kinds, unless that was done before on this machine."""
     device = pick_device(config.device)
     if type(model) is not GBiNet or not kinds or not has_kernels(device):
         return
     try:
-        mark = _mark(model, config, kinds, device)
-        if mark.exists():
-            threading.Thread(target=load_kernels, args=(mark, device), name="kernels", daemon=True).start()
+        record = _record(model, config, kinds, device)
+        if record.exists():
+            threading.Thread(target=load_kernels, args=(record, device), name="kernels", daemon=True).start()
             return
-        check_cache(mark.parent)
-        with locked(mark.parent, lambda: tell(0, 1) if tell else None):  # who start together compile once
-            if mark.exists():
+        check_cache(record.parent)
+        with locked(
+            record.parent, lambda: progress(0, 1) if progress else None
+        ):  # processes that start together compile once
+            if record.exists():
                 return
-            with torch.cuda.device(device), compiling_only(mark.parent, tell) as compilers:
+            with torch.cuda.device(device), compiling_only(record.parent, progress) as compilers:
                 others()
                 _trace(model, config, kinds, device)
-            write_json(mark, {"kernels": compilers.requests})
+            write_json(record, {"kernels": compilers.requests})
     except UnwritableCacheError:
         raise
-    except Exception as error:  # it would only have saved time
+    except Exception as error:  # kernels are then compiled at their first launch
         log.info("kernels are compiled when they are needed (%s)", error)
 
 
-def load_kernels(mark: Path, device: torch.device) -> None:
-    """Bring what an earlier run has compiled to the GPU: in a thread, while photos are looked at."""
-    with suppress(Exception), torch.cuda.device(device):  # it would only have saved time
-        for words in read_record(mark)["kernels"]:
-            compile_here(Request(*words))._init_handles()
+def load_kernels(record: Path, device: torch.device) -> None:
+    """Load kernels that an earlier run has compiled onto the GPU; in a thread, beside other preparations."""
+    with suppress(Exception), torch.cuda.device(device):  # kernels are then loaded at their first launch
+        for fields in read_record(record)["kernels"]:
+            compile_here(Request(*fields))._init_handles()
 
 
 class UnwritableCacheError(GBiNetError):
-    """There is no place for compiled kernels."""
+    """The folder for compiled kernels cannot be written to."""
 
 
 def check_cache(cache: Path) -> None:
-    """Triton would fail there at the first kernel, with an error that helps nobody."""
+    """Raise a clear error where Triton would fail at the first kernel."""
     existing = next(folder for folder in (cache, *cache.absolute().parents) if folder.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UnwritableCacheError(
@@ -126,27 +128,27 @@ def check_cache(cache: Path) -> None:
 
 
 @contextmanager
-def compiling_only(cache: Path, tell: Tell | None = None) -> Iterator[Compilers]:
+def compiling_only(cache: Path, progress: CompileProgress | None = None) -> Iterator[Compilers]:
     """Kernels that this thread launches inside are compiled by other processes, and not launched."""
     began = time.perf_counter()
     with Compilers(cache) as compilers:
-        with noting_launches(compilers.submit):
+        with recording_launches(compilers.submit):
             yield compilers
         for done in compilers.finished():
-            if tell:
-                tell(done, len(compilers.requests))
+            if progress:
+                progress(done, len(compilers.requests))
         left = compilers.left()
     for request in left:  # where no process could be started
-        with suppress(Exception):  # whoever launches a kernel that cannot be compiled will see why
+        with suppress(Exception):  # raised again where the kernel is launched
             compile_here(request)
-        if tell:
-            tell(len(compilers.requests) - len(left) + 1 + left.index(request), len(compilers.requests))
+        if progress:
+            progress(len(compilers.requests) - len(left) + 1 + left.index(request), len(compilers.requests))
     log.info("%d kernels were compiled in %.1f s", len(compilers.requests), time.perf_counter() - began)
 
 
 @contextmanager
-def noting_launches(note: Callable[[Request], None]) -> Iterator[None]:
-    """Kernels that this thread launches inside are handed to `note`, each once, and not launched."""
+def recording_launches(record: Callable[[Request], None]) -> Iterator[None]:
+    """Call `record` once for each kernel that this thread launches inside, instead of launching it."""
     from triton import knobs
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction, MockTensor
@@ -156,27 +158,27 @@ def noting_launches(note: Callable[[Request], None]) -> Iterator[None]:
             return tuple(stand_in(v) for v in value)
         return MockTensor(value.dtype) if isinstance(value, Tensor) else value
 
-    here, noted = threading.get_ident(), set[Request]()
+    this_thread, recorded = threading.get_ident(), set[Request]()
     target = driver.active.get_current_target()
     _ONE_AT_A_TIME.acquire()
     launch, earlier_hook = JITFunction.run, knobs.runtime.jit_cache_hook
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        if threading.get_ident() != here:
+        if threading.get_ident() != this_thread:
             return launch(self, *args, grid=grid, warmup=warmup, **options)
         named = {name: stand_in(value) for name, value in options.items()}
         return launch(self, *map(stand_in, args), grid=grid, warmup=True, **named)
 
     def hook(**facts: Any) -> bool | None:
-        """Triton asks whether somebody else compiles: yes."""
-        if threading.get_ident() != here:
+        """Triton's question whether to skip compiling: yes."""
+        if threading.get_ident() != this_thread:
             return earlier_hook(**facts) if earlier_hook else None
         function, specialization = facts["fn"], facts["compile"]["specialization_data"]
         gpu = (target.backend, target.arch, target.warp_size)
         request = Request(function.module, function.name, specialization, *gpu)
-        if request not in noted:
-            noted.add(request)
-            note(request)
+        if request not in recorded:
+            recorded.add(request)
+            record(request)
         return True
 
     JITFunction.run, knobs.runtime.jit_cache_hook = run, hook
@@ -188,15 +190,15 @@ def noting_launches(note: Callable[[Request], None]) -> Iterator[None]:
 
 
 def _trace(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], device: torch.device) -> None:
-    """Call the network once for each kind, with tensors that have a shape but no data."""
+    """Call the network once for each kind of depth map, with tensors that have a shape but no data."""
     dtype = pick_precision(config.precision, device)
-    # A copy: it packs its weights when they are asked for, and here they have no content. No graphs.
+    # A copy, because weights are packed when first used, and here they have no data. No CUDA graphs.
     ready = for_inference(copy.deepcopy(model) if model.ready else model, device, dtype, max_memory=0.0)
     network = getattr(ready, "network", ready)
     try:
         with ShapesOnly(device), torch.no_grad():
             for width, height, first_bins in kinds:
-                # It would look at numbers, which are not there.
+                # The method would read values, and there are none.
                 network.first_bins = lambda *_, bins=first_bins: bins  # type: ignore[method-assign]
                 camera = Camera(torch.eye(3), torch.eye(4), width, height)
                 image = torch.empty(3, height, width, dtype=dtype, device=device)
@@ -206,11 +208,11 @@ def _trace(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], device:
                     ready, [features] * config.views, [camera] * config.views, bounds, None, config.stages
                 )
     finally:
-        vars(network).pop("first_bins", None)  # the network may be the caller's own
+        vars(network).pop("first_bins", None)  # the network may be the caller's
 
 
-def _mark(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], device: torch.device) -> Path:
-    """A file in Triton's cache that says: done for this code, this network, these kinds, this GPU."""
+def _record(model: GBiNet, config: DepthConfig, kinds: Sequence[MapKind], device: torch.device) -> Path:
+    """The file in Triton's cache that lists the kernels for this code, network, GPU and these kinds."""
     import triton
 
     digest = hashlib.blake2b(digest_size=12)

@@ -17,8 +17,10 @@ _TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 
 def pick_device(name: str = "auto", mps: bool = True) -> torch.device:
-    """'auto' takes CUDA, then Apple's MPS (unless `mps` is off: it has no float64), then the CPU; anything
-    else is taken at its word, if it exists."""
+    """'auto' is CUDA, then Apple's MPS (unless `mps` is off: it has no float64), then the CPU.
+
+    Any other name is that device, or an InputError if it cannot be used.
+    """
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -46,12 +48,12 @@ def pick_precision(name: Precision, device: torch.device) -> torch.dtype:
 
 
 def _cpu_has_bfloat16() -> bool:
-    """Whether the processor multiplies bfloat16 itself: others take longer for it than for float32."""
+    """Whether the processor has bfloat16 instructions: without them it is slower than float32."""
     native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     return bool(native())
 
 
-# CUDA and Python have classes of their own; everybody else says in words that memory ran out.
+# CUDA and Python raise classes of their own; all others only have these words in their messages.
 _OUT_OF_MEMORY = (
     "out of memory",  # MPS; CUDA where it is not an OutOfMemoryError
     "can't allocate memory",  # DefaultCPUAllocator on Linux and macOS
@@ -62,7 +64,8 @@ _OUT_OF_MEMORY = (
     "alloc_failed",  # CUBLAS_STATUS_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED
     "alloc_cpu.cpp",
     "unable to mmap",
-    # oneDNN does not say why. It makes these for every new size, and they fail when its buffers do.
+    # oneDNN gives no reason. It creates these for every new size, and fails where it has no memory for
+    # buffers.
     "could not create a primitive",
     "could not create a memory",
     "could not execute a primitive",
@@ -70,7 +73,7 @@ _OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of the network, or of what surrounds it, means that memory ran out."""
+    """Whether an error means that memory ran out."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):  # numpy's ArrayMemoryError is a MemoryError
         return True
     words = str(error).lower()
@@ -78,7 +81,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def give_back_memory(device: torch.device) -> None:
-    """Hand freed memory back to the system; allocators keep it for themselves otherwise."""
+    """Return freed memory to the system; allocators would keep it for later allocations."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif sys.platform == "linux":

@@ -1,4 +1,4 @@
-"""Features of recent views, so that an image that serves many references is encoded once."""
+"""Features of recent views, so that an image that is a source of many references is encoded once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gbinet.inference.tiles import Features
 
 
 class FeatureCache:
-    """Least recently used features are dropped first, when more than `max_bytes` are held.
+    """Drops the least recently used features when there are more than `max_bytes`.
 
-    `expect()` announces later requests; features are dropped after the last announced one.
+    `expect()` announces requests; features are dropped after the last announced one.
     """
 
     def __init__(
@@ -21,26 +21,26 @@ class FeatureCache:
     ) -> None:
         self._encode = encode
         self.max_bytes = max_bytes
-        self.storage = storage  # where features wait
-        self.compute = compute  # where they are used
+        self.storage = storage  # device that features are kept on
+        self.compute = compute  # device that they are returned on
         self.encoded: Counter[int] = Counter()  # view -> times encoded
         self.held_bytes = 0
-        self._held: OrderedDict[int, Features] = OrderedDict()
-        self._to_come: Counter[int] = Counter()  # view -> times that it will be asked for, where known
+        self._held: OrderedDict[int, Features] = OrderedDict()  # least recently used first
+        self._expected: Counter[int] = Counter()  # view -> announced requests that are still to come
 
     def __contains__(self, view: int) -> bool:
         return view in self._held
 
     def get(self, view: int) -> Features:
-        """The features of a view on the computing device, encoded if they are not held."""
-        self._to_come[view] -= 1
-        last = self._to_come[view] == 0
+        """The features of a view on the computing device; encoded if they are not in the cache."""
+        self._expected[view] -= 1
+        last = self._expected[view] == 0
         if view in self._held:
             self._held.move_to_end(view)
-            found = tuple(f.to(self.compute, non_blocking=True) for f in self._held[view])
+            features = tuple(f.to(self.compute, non_blocking=True) for f in self._held[view])
             if last:
                 self.held_bytes -= _bytes(self._held.pop(view))
-            return found
+            return features
         features = self._encode(view)
         self.encoded[view] += 1
         if not last:
@@ -48,11 +48,11 @@ class FeatureCache:
         return features
 
     def expect(self, views: Iterable[int]) -> None:
-        """These will be asked for, as often as they are named."""
-        self._to_come.update(views)
+        """Announce requests: a view counts as often as it is named."""
+        self._expected.update(views)
 
     def clear(self) -> None:
-        """Hold nothing: whatever is asked for next is encoded again."""
+        """Drop all features."""
         self._held.clear()
         self.held_bytes = 0
 

@@ -1,7 +1,7 @@
-"""CUDA graphs: a call recorded once and replayed, so that the host does not launch its kernels again.
+"""CUDA graphs: a call is recorded once and replayed, so that the host does not launch its kernels again.
 
-Half the time of the coarse stages is the host's. Graphs keep their working memory for as long as they live.
-All share it, and the copies of inputs of one shape: results are copied out before another graph is replayed.
+Launching takes half the time of the coarse stages. Graphs keep their working memory for as long as they live.
+They share it, and copies of inputs of the same shape: results are copied before another graph is replayed.
 """
 
 from __future__ import annotations
@@ -22,84 +22,84 @@ from gbinet.model.gbinet import Features, GBiNet, SearchResult
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-GRAPHS = 8  # kinds of depth maps of a scene that are recorded
+GRAPHS = 8  # calls of a scene that are recorded at most
 
 
 @dataclass(frozen=True)
 class _Recorded:
     graph: torch.cuda.CUDAGraph
-    inputs: tuple[Tensor, ...]  # where the graph reads; filled before each replay
-    result: Any  # where it writes
+    inputs: tuple[Tensor, ...]  # what the graph reads; copied to before each replay
+    result: Any  # what it writes
 
 
 class Graphs:
-    """Recorded calls. What was called in one way is recorded when it comes for the second time.
+    """Recorded calls. A call is recorded when one with the same signature comes for the second time.
 
-    Ways differ in all but the numbers in tensors: in what is called, in shapes and layouts, in options.
+    The signature is everything but the values in tensors: the function, shapes, layouts and options.
     """
 
     def __init__(self, limit: int, dtype: torch.dtype = torch.float32) -> None:
-        self.limit = limit  # calls recorded at most; later ones are computed as if there were no graphs
-        self.dtype = dtype  # that graphs hold the first argument in: images or features
+        self.limit = limit  # graphs at most; further calls are computed without
+        self.dtype = dtype  # in which graphs hold the first argument: images or features
         self._seen: set[Hashable] = set()
         self._recorded: dict[Hashable, _Recorded] = {}
-        self._held: dict[Hashable, tuple[Tensor, ...]] = {}  # inputs by shape, layout and type
+        self._buffers: dict[Hashable, tuple[Tensor, ...]] = {}  # inputs by shape, layout and type
 
     def __len__(self) -> int:
         return len(self._recorded)
 
     def __call__(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """function(*args, **options), from a graph where there is one."""
-        given = (args, tuple(sorted(options.items())))
-        inputs = list(tensors_in(given))
-        key = (function.__qualname__, _shape_of(given))
-        found = self._recorded.get(key)
-        if found is None and key in self._seen and len(self._recorded) < self.limit:
-            found = self._record(key, function, given, inputs)
-        if found is None:
+        arguments = (args, tuple(sorted(options.items())))
+        inputs = list(tensors_in(arguments))
+        key = (function.__qualname__, _signature(arguments))
+        recorded = self._recorded.get(key)
+        if recorded is None and key in self._seen and len(self._recorded) < self.limit:
+            recorded = self._record(key, function, arguments, inputs)
+        if recorded is None:
             self._seen.add(key)
-            return function(*args, **options)  # also compiles the kernels, which recording could not do
-        with torch.inference_mode():  # what was recorded in this mode may not be written to outside it
-            for target, source in zip(found.inputs, inputs, strict=True):
+            return function(*args, **options)  # also compiles the kernels, which is impossible in a recording
+        with torch.inference_mode():  # tensors of this mode cannot be written to outside it
+            for target, source in zip(recorded.inputs, inputs, strict=True):
                 target.copy_(source)
-        found.graph.replay()
-        result: T = with_tensors(found.result, (t.clone() for t in tensors_in(found.result)))
+        recorded.graph.replay()
+        result: T = with_tensors(recorded.result, (t.clone() for t in tensors_in(recorded.result)))
         return result
 
     def _record(
-        self, key: Hashable, function: Callable[..., Any], given: Any, inputs: Sequence[Tensor]
+        self, key: Hashable, function: Callable[..., Any], arguments: Any, inputs: Sequence[Tensor]
     ) -> _Recorded | None:
         try:
-            maps = sum(1 for _ in tensors_in(given[0][0]))
-            held = self._buffers(inputs, [self.dtype] * maps + [t.dtype for t in inputs[maps:]])
-            args, options = with_tensors(given, iter(held))
+            maps = sum(1 for _ in tensors_in(arguments[0][0]))
+            buffers = self._buffers_like(inputs, [self.dtype] * maps + [t.dtype for t in inputs[maps:]])
+            args, options = with_tensors(arguments, iter(buffers))
             graph = torch.cuda.CUDAGraph()
             first = next(iter(self._recorded.values()), None)
             pool = first.graph.pool() if first else None
-            # What other threads do meanwhile with the GPU is not recorded, and does no harm.
+            # Work of other threads on the GPU is not recorded, and allowed.
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 result = function(*args, **dict(options))
-        except RuntimeError as error:  # out of memory, say: it goes without
+        except RuntimeError as error:  # out of memory, for example
             log.warning("no CUDA graph (%s); continuing without", str(error).splitlines()[0])
             self.give_up()
             return None
-        self._recorded[key] = _Recorded(graph, held, result)
+        self._recorded[key] = _Recorded(graph, buffers, result)
         return self._recorded[key]
 
-    def _buffers(self, inputs: Sequence[Tensor], kinds: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
-        """Where graphs with inputs like these read."""
-        pairs = list(zip(inputs, kinds, strict=True))
-        likeness = tuple((tuple(t.shape), t.stride(), t.device, kind) for t, kind in pairs)
-        if likeness not in self._held:
-            self._held[likeness] = tuple(torch.empty_like(t, dtype=kind) for t, kind in pairs)
-        return self._held[likeness]
+    def _buffers_like(self, inputs: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
+        """The tensors that graphs with inputs like these read."""
+        pairs = list(zip(inputs, dtypes, strict=True))
+        key = tuple((tuple(t.shape), t.stride(), t.device, dtype) for t, dtype in pairs)
+        if key not in self._buffers:
+            self._buffers[key] = tuple(torch.empty_like(t, dtype=dtype) for t, dtype in pairs)
+        return self._buffers[key]
 
     def give_up(self) -> None:
-        """Free the memory of all graphs and record no more: it is needed for the work itself."""
+        """Free the memory of all graphs and record no more, because memory ran out."""
         self.limit = 0
         self._seen.clear()
         self._recorded.clear()
-        self._held.clear()
+        self._buffers.clear()
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -126,23 +126,22 @@ def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
     return value
 
 
-def _shape_of(value: Any) -> Hashable:
-    """All of a value but the numbers in its tensors."""
+def _signature(value: Any) -> Hashable:
+    """A value without the numbers in its tensors."""
     if isinstance(value, Tensor):
         return tuple(value.shape), value.stride()
     if isinstance(value, tuple | list):
-        return tuple(_shape_of(part) for part in value)
+        return tuple(_signature(part) for part in value)
     if is_dataclass(value):
-        return type(value), tuple(_shape_of(getattr(value, f.name)) for f in fields(value))
+        return type(value), tuple(_signature(getattr(value, f.name)) for f in fields(value))
     assert isinstance(value, Hashable)
     return value
 
 
 class GraphedNetwork(nn.Module):
-    """A network made ready whose depth maps are replayed from CUDA graphs where they can be.
+    """A network made ready whose calls are replayed from CUDA graphs where possible. Called like the network.
 
-    It is called as the network is. `limit`: kinds of depth maps (image size, views, first bins) that are
-    recorded; quicker, takes memory.
+    limit: graphs (of image sizes, numbers of views, first bins) that are recorded at most; each takes memory.
     """
 
     def __init__(self, network: GBiNet, limit: int) -> None:
@@ -178,17 +177,17 @@ class GraphedNetwork(nn.Module):
             return function(maps, cameras, depth_range, **options)
         # Looks at the cameras' numbers and waits for the device: not while recording.
         options["first_bins"] = options.get("first_bins") or self.first_bins(cameras, depth_range)
-        return self.graphs(_without_places(function), maps, cameras, depth_range, **options)
+        return self.graphs(_without_fractional_cells(function), maps, cameras, depth_range, **options)
 
 
-def _without_places(function: Callable[..., SearchResult]) -> Callable[..., SearchResult]:
-    """Resuming needs only the cells; a graph would keep the memory of the continuous answers too."""
+def _without_fractional_cells(function: Callable[..., SearchResult]) -> Callable[..., SearchResult]:
+    """Resuming needs only the cells; a graph would keep the memory of the fractional ones too."""
 
     @functools.wraps(function)
     def compute(*args: Any, **options: Any) -> SearchResult:
         result = function(*args, **options)
         assert result.state is not None
-        return replace(result, state=replace(result.state, place=None))
+        return replace(result, state=replace(result.state, fractional_cell=None))
 
     return compute
 
@@ -196,10 +195,10 @@ def _without_places(function: Callable[..., SearchResult]) -> Callable[..., Sear
 def for_inference(
     model: GBiNet | GraphedNetwork, device: torch.device, dtype: torch.dtype, max_memory: float | None
 ) -> GBiNet | GraphedNetwork:
-    """The network made ready, with CUDA graphs. One that is ready, or of another kind, stays as it is.
+    """The network made ready, with CUDA graphs unless memory is limited; as it is, if it is ready already.
 
-    A scene has many views of few kinds (one or two sizes, some numbers of first bins), for which CUDA graphs
-    pay, unless memory counts more.
+    CUDA graphs pay, because a scene has many views of few kinds (one or two sizes, some numbers of first
+    bins).
     """
     if type(model) is not GBiNet or model.ready:
         return model

@@ -1,4 +1,4 @@
-"""Seconds in the network, on a GPU too, which computes while its host goes on."""
+"""Seconds in the network; on a GPU, which computes asynchronously, too."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import torch
 
-_AHEAD = 3  # network calls queued on the GPU: keeps it busy without holding much memory
+_MOST_QUEUED = 3  # calls of the network on the GPU: keeps it busy without much memory
 
 
 class NetworkClock:
-    """Adds up the time of calls of the network. On CUDA the host goes on, a few calls ahead at most."""
+    """Adds up the time of calls of the network. On CUDA, the host runs at most a few calls ahead."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -22,7 +22,7 @@ class NetworkClock:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The block calls the network."""
+        """Measure the block, which calls the network."""
         if self._device.type != "cuda":
             began = time.perf_counter()
             yield
@@ -34,11 +34,11 @@ class NetworkClock:
         yield
         end.record(stream)
         self._running.append((begin, end))
-        while len(self._running) > _AHEAD:
+        while len(self._running) > _MOST_QUEUED:
             self._finish_one()
 
     def taken(self, wait: bool = False) -> float:
-        """Seconds of calls that are done, each told once; all of them where one waits for them."""
+        """Seconds of finished calls since the last query; wait: of all calls, when they are finished."""
         while wait and self._running:
             self._finish_one()
         seconds, self._seconds = self._seconds, 0.0

@@ -1,7 +1,7 @@
-"""Stands in for torch in a process that only compiles kernels.
+"""A substitute for torch in a process that only compiles kernels.
 
-Files of kernels import torch for what launches them, and nothing is launched there. Importing it takes one to
-two seconds, in which the other processes would wait.
+Files of kernels import torch for the functions that launch them, and nothing is launched there. Importing
+torch takes one to two seconds, which all compilation would wait for.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 
 
 def stand_in_for_torch() -> None:
-    """From now on, whoever imports torch gets names with nothing behind them."""
+    """From now on, importing torch and anything in it gives placeholders."""
     if "torch" not in sys.modules:
         sys.meta_path.insert(0, _Finder())
 
 
-class _Named(type):
-    """A class whose every attribute is `_Nothing`."""
+class _PlaceholderType(type):
+    """A class whose every attribute is `_Placeholder`."""
 
     def __getattr__(cls, name: str) -> Any:
         return _no_attribute(name)
 
 
-class _Nothing(metaclass=_Named):
-    """A class to derive from, a decorator, a type, a number: whatever a file has at its top."""
+class _Placeholder(metaclass=_PlaceholderType):
+    """A placeholder that works as a base class, decorator, type or value at the top of a file."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -43,9 +43,9 @@ class _Nothing(metaclass=_Named):
 
 
 def _no_attribute(name: str) -> Any:
-    if name.startswith("__"):  # Python asks for these to learn what something can do
+    if name.startswith("__"):  # Python looks these up to learn what an object can do
         raise AttributeError(name)
-    return _Nothing
+    return _Placeholder
 
 
 class _Module(ModuleType):

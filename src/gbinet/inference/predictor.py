@@ -28,29 +28,30 @@ from gbinet.inference.device import (
     pick_precision,
 )
 from gbinet.inference.feature_cache import FeatureCache
-from gbinet.inference.finished import Finished, making_maps
+from gbinet.inference.finished import FinishedMaps, making_maps
 from gbinet.inference.graphs import GraphedNetwork, for_inference
 from gbinet.inference.network_clock import NetworkClock
 from gbinet.inference.prepare import is_packed
 from gbinet.model.gbinet import GBiNet
-from gbinet.ops.moved import Computed, moved, stream_beside
+from gbinet.ops.transfer import Computed, side_stream, to_device
 from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
 from gbinet.scenes.depth_folder import DepthFolder
-from gbinet.scenes.neighbours import together_order
+from gbinet.scenes.neighbours import neighbours_first_order
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# Working memory per pixel and bin in float32. With 4 bins 600 were measured on a CPU, and 280 with the fused
-# kernels, which hold fewer volumes at once (6 bins: 440; docs/benchmarks/speed.md). In half precision half.
+# Bytes of working memory per pixel and bin in float32; half in half precision. With 4 bins, 600 per pixel
+# were measured on a CPU, and 280 with the fused kernels, which hold fewer volumes at once (6 bins: 440;
+# docs/benchmarks/speed.md).
 _SEARCH_BYTES = 700 / 4
 _FUSED_SEARCH_BYTES = 320 / 4
 
 
 @dataclass(frozen=True)
 class DepthConfig:
-    """How depth maps are computed. What changes the result is stored beside them."""
+    """How depth maps are computed. The options that change them are stored in their folder."""
 
     max_size: int = 1152  # longer side of the images in px; larger ones are resized, smaller ones stay
     views: int = 5  # N: images per depth map, the reference included
@@ -97,8 +98,8 @@ def estimate_depths(
         config: Image size, views per depth map, device, memory.
         overwrite: Replace depth maps that were made with other settings, which are an error otherwise.
         progress: Called with (done, total, what).
-        keeper: May keep what was just computed in memory, for fusion.
-        accepted: Called before the first map is computed, when nothing in `out` stands in the way.
+        keeper: Receives maps and photos in memory as they are computed, for fusion.
+        accepted: Called before the first map is computed, when it is clear that `out` can be written to.
 
     Returns:
         Which views were computed, kept and left out, with warnings and times.
@@ -117,9 +118,9 @@ def estimate_depths(
 
 
 def depth_order(scene: Scene) -> list[int]:
-    """All views, neighbours after each other: features are used again while they are held, and fusion, which
-    compares a view with its neighbours, can follow closely."""
-    return together_order([view.best_sources() for view in scene.views])
+    """All views, neighbours close together: features are used again while they are in the cache, and fusion,
+    which compares a view with its neighbours, can follow closely."""
+    return neighbours_first_order([view.best_sources() for view in scene.views])
 
 
 def _warn(view: int, problem: str) -> None:
@@ -131,14 +132,14 @@ class _UnreadableError(GBiNetError):
 
 
 class DepthWorker:
-    """What computes depth maps: the state that reading, encoding, searching and writing share."""
+    """Computes depth maps: the state that reading, encoding, searching and writing share."""
 
     def __init__(
         self,
         scene: Scene,
         model: GBiNet | GraphedNetwork,
         config: DepthConfig,
-        finished: Finished,
+        finished: FinishedMaps,
         keeper: Keeper | None = None,
         on_unreadable: Callable[[int, str], None] | None = None,  # view, what is wrong; may raise
     ) -> None:
@@ -148,7 +149,7 @@ class DepthWorker:
         self.sources = [view.best_sources() for view in scene.views]
         self.device = pick_device(config.device)
         self.dtype = pick_precision(config.precision, self.device)
-        # Of images and features: prepare.py has half precision only in a part of the network on a CPU.
+        # Type of images and features: on a CPU, only a part of the network has half precision (prepare.py).
         self.maps_dtype = torch.float32 if self.device.type == "cpu" else self.dtype
         self.model = for_inference(model, self.device, self.dtype, config.max_memory)
         self.result = DepthRun(device=str(self.device), precision=str(self.dtype).removeprefix("torch."))
@@ -158,12 +159,12 @@ class DepthWorker:
         self.result.tile = self.tile
         storage = self._cache_storage()
         self.cache = FeatureCache(self._encode, int(config.cache_memory * 2**30), storage, self.device)
-        self.images: dict[int, Future[Tensor]] = {}  # being read ahead
-        self.broken: dict[int, str] = {}  # views whose image cannot be read
-        # Beside a network on the CPU one reader keeps up, and only one large photo is unpacked at a time.
+        self.images: dict[int, Future[Tensor]] = {}  # view -> its photo, which is being read
+        self.broken: dict[int, str] = {}  # view -> why its photo cannot be read
+        # With the network on the CPU, one reader is enough and decodes only one large photo at a time.
         self.reader = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "read")
         self.writer = ThreadPoolExecutor(1 if self.device.type == "cpu" else 4, "write")
-        self.leaving = stream_beside(self.device)
+        self.write_stream = side_stream(self.device)
 
     # ---- the loop ----
 
@@ -176,7 +177,8 @@ class DepthWorker:
         for i in self.finished.kept:
             self.keeper.settled(i)
         for i in todo:
-            self.cache.expect((i, *self.scene.views[i].best_sources(self.config.views - 1)))
+            if not self._obstacle(i):
+                self.cache.expect((i, *self.sources[i][: self.config.views - 1]))
         writes: list[Future[Path]] = []
         try:
             for position, index in enumerate(todo):
@@ -196,7 +198,7 @@ class DepthWorker:
         return self.result
 
     def begin(self, index: int, following: Sequence[int]) -> Future[Path] | None:
-        """Compute a view's map, and begin to write it; None and an entry in `failed` if that is not possible.
+        """Compute a view's map and start writing it; None and an entry in `failed` if that is not possible.
 
         Meanwhile, the photos of the `following` views are read.
         """
@@ -204,7 +206,7 @@ class DepthWorker:
             if not self._obstacle(reference):
                 for view in (reference, *self.sources[reference][: self.config.views - 1]):
                     self._read_ahead(view)
-        depth_map = self._one(index)
+        depth_map = self._depth_map(index)
         if depth_map is None:
             self.keeper.settled(index)
             return None
@@ -212,29 +214,29 @@ class DepthWorker:
         return self.writer.submit(self._write, index, depth_map, Computed(depth_map.depth))
 
     def close(self) -> None:
-        """Maps that are ready are still written, reading is given up."""
+        """Finish writing; cancel reading."""
         self.reader.shutdown(cancel_futures=True)
         self.writer.shutdown()
 
-    def _one(self, index: int) -> DepthMap | None:
+    def _depth_map(self, index: int) -> DepthMap | None:
         """The depth map of a view, or None and an entry in `failed`."""
         view = self.scene.views[index]
-        near_far = self._near_far(index)
-        if near_far is None or self._obstacle(index):
-            self.result.failed[view.name] = self._obstacle(index)
+        near_far, obstacle = self._near_far(index), self._obstacle(index)
+        if near_far is None or obstacle:
+            self.result.failed[view.name] = obstacle
             return None
         features: list[tiles.Features] = []
         cameras: list[Camera] = []
-        asked = 0
+        tried = 0
         for candidate in (index, *self.sources[index]):
             if len(features) == self.config.views:
                 break
-            asked += 1
-            if asked > self.config.views:  # in place of a neighbour that cannot be read
+            tried += 1
+            if tried > self.config.views:  # instead of a neighbour that cannot be read
                 self.cache.expect([candidate])
-            found = self._features(candidate)
-            if found is not None:
-                features.append(found)
+            maps = self._features(candidate)
+            if maps is not None:
+                features.append(maps)
                 cameras.append(self._camera(candidate))
             elif candidate == index:
                 self.result.failed[view.name] = self.broken[index]
@@ -242,8 +244,8 @@ class DepthWorker:
         if len(features) < 2:
             self.result.failed[view.name] = "none of its neighbours can be read"
             return None
-        found_depth = self._search(features, cameras, near_far)
-        return replace(found_depth, made_by=self.finished.mark(index, asked))
+        depth_map = self._search(features, cameras, near_far)
+        return replace(depth_map, made_by=self.finished.made_by(index, tried))
 
     # ---- steps ----
 
@@ -251,7 +253,7 @@ class DepthWorker:
         return self.config.depth_range or self.scene.views[index].depth_range
 
     def _obstacle(self, index: int) -> str:
-        """Why a view can have no depth, whatever its photos show; empty if it can."""
+        """Why a view cannot have a depth map, apart from unreadable photos; empty if it can."""
         if self._near_far(index) is None:
             return "its depth range is unknown: give --depth-range NEAR FAR"
         return "" if self.sources[index] else "no other photo shows enough of the same surface"
@@ -261,7 +263,7 @@ class DepthWorker:
         return camera.resized(*tiles.working_size(camera, self.config.max_size))
 
     def _read(self, index: int) -> Tensor:
-        """[H, W, 3] uint8 on the CPU, at the working size: a quarter of what floats would take to move."""
+        """[H, W, 3] uint8 on the CPU, at the working size. (Bytes are copied to a GPU faster than floats.)"""
         view, camera = self.scene.views[index], self._camera(index)
         pixels = read_image(view.image_path)
         if pixels.shape[:2] != (view.camera.height, view.camera.width):
@@ -289,10 +291,10 @@ class DepthWorker:
     def _encode(self, index: int) -> tiles.Features:
         self._read_ahead(index)
         try:
-            read = self.images.pop(index).result()  # [H, W, 3]
-        except (GBiNetError, OSError) as error:  # of this photo; what fails in the network is not its fault
+            on_cpu = self.images.pop(index).result()  # [H, W, 3]
+        except (GBiNetError, OSError) as error:  # only errors of reading this photo, not of the network
             raise _UnreadableError(str(error)) from error
-        pixels = moved(read, self.device)
+        pixels = to_device(on_cpu, self.device)
         self.keeper.keep_photo(index, pixels)
         image = (pixels.permute(2, 0, 1) / 255).to(self.maps_dtype)
         return self._within_memory(lambda tile: tiles.encode(self.model, image, tile))
@@ -304,17 +306,17 @@ class DepthWorker:
         depth, confidence = self._within_memory(
             lambda tile: tiles.search(self.model, features, cameras, bounds, tile, self.config.stages)
         )
-        if self.device.type != "cuda":  # only CUDA can be used by several threads
+        if self.device.type != "cuda":  # others cannot be used by several threads
             depth, confidence = depth.cpu(), confidence.cpu()
-        return DepthMap(depth, cameras[0], confidence)  # from CUDA it comes when it is written
+        return DepthMap(depth, cameras[0], confidence)  # on CUDA, copied when it is written
 
     def _write(self, index: int, depth_map: DepthMap, computed: Computed) -> Path:
         path = self.folder.path(index)
         view = self.scene.views[index]
-        with torch.cuda.stream(self.leaving):
-            found = computed.wait_for(depth_map)
-            write_depth_map(path, found, (view.original_path or view.image_path).name)
-        self.result.computed.append(self.scene.views[index].name)
+        with torch.cuda.stream(self.write_stream):
+            ready = computed.wait_for(depth_map)
+            write_depth_map(path, ready, (view.original_path or view.image_path).name)
+        self.result.computed.append(view.name)
         self.keeper.settled(index)
         return path
 
@@ -359,17 +361,19 @@ class DepthWorker:
         """The largest tile that max_memory allows; None where whole images fit."""
         if self.config.max_memory is None:
             return None
-        half, network = self.maps_dtype.itemsize / 4, self.model.config
+        network = self.model.config
+        type_factor = self.maps_dtype.itemsize / 4  # 1/2 in half precision
         cameras = [self._camera(i) for i in range(len(self.scene.views))]
         pixels = max(c.width * c.height for c in cameras)
         floats = sum(c / s**2 for c, s in zip(network.channels, network.scales, strict=True))
-        features = pixels * 4 * floats * half * self.config.views
-        room = self.config.max_memory * 2**30 - features
-        fused = is_packed(self.model)
-        per_pixel = (_FUSED_SEARCH_BYTES if fused else _SEARCH_BYTES) * network.bins * half
-        if room > pixels * per_pixel:
+        features = pixels * 4 * floats * type_factor * self.config.views
+        available = self.config.max_memory * 2**30 - features
+        per_pixel = (
+            (_FUSED_SEARCH_BYTES if is_packed(self.model) else _SEARCH_BYTES) * network.bins * type_factor
+        )
+        if available > pixels * per_pixel:
             return None
-        side = (max(room, 0) / per_pixel) ** 0.5
+        side = (max(available, 0) / per_pixel) ** 0.5
         tile = self._round_tile(side - 2 * tiles.OVERLAP)
         self.result.warnings.append(f"images are cut into tiles of {tile} px to stay below --max-memory")
         return tile
@@ -379,19 +383,17 @@ class DepthWorker:
         return max(tiles.SMALLEST, alignment, int(side) // alignment * alignment)
 
     def _cache_storage(self) -> torch.device:
-        """The GPU if it has three times the cache free and no limit was asked for, else ordinary memory."""
+        """The GPU, if three times the cache is free there and memory is not limited; else the CPU."""
         if self.device.type != "cuda" or self.config.max_memory is not None:
             return torch.device("cpu")
         free, _ = torch.cuda.mem_get_info(self.device)
         return self.device if free > 3 * self.config.cache_memory * 2**30 else torch.device("cpu")
 
     def _sum_up(self, seconds: float, order: Sequence[int]) -> None:
-        place = {self.scene.views[index].name: number for number, index in enumerate(order)}
-        self.result.computed.sort(key=place.__getitem__)  # threads finish in any order
+        position = {self.scene.views[index].name: number for number, index in enumerate(order)}
+        self.result.computed.sort(key=position.__getitem__)  # threads finish in any order
         self.result.seconds = seconds
         self.result.network_seconds += self.clock.taken(wait=True)
         self.result.encoded = sum(self.cache.encoded.values())
         self.result.encoded_again = self.result.encoded - len(self.cache.encoded)
-        if len(self.result.failed) == len(self.scene.views):
-            name, reason = next(iter(self.result.failed.items()))
-            raise SceneError(f"{self.scene.root}: no view could be done; {name}: {reason}")
+        self.result.check(self.scene)

@@ -11,6 +11,7 @@ from torch import nn
 from gbinet.model.cost_volume import ViewWeight
 from gbinet.model.gbinet import GBiNet
 from gbinet.model.layers import Block, pack
+from gbinet.ops.layout import CHANNELS_LAST, channels_last
 
 Network = TypeVar("Network", bound=GBiNet)
 Module = TypeVar("Module", bound=nn.Module)
@@ -21,32 +22,32 @@ def prepare(
     device: torch.device | str,
     dtype: torch.dtype | None = None,  # None: float16 on CUDA, float32 elsewhere
 ) -> Network:
-    """The same network of the same class, faster and smaller; the given one is left alone.
+    """A copy of the same class, faster and smaller, with the same depth up to rounding.
 
-    Geometry stays in float32. It gives the same depth up to rounding, and can be neither trained nor saved.
-    bfloat16 on a CPU is for the 3D U-Nets, most of the work there: in the features it would cost accuracy.
+    It can be neither trained nor saved. Geometry stays in float32. On a CPU, bfloat16 is used in the 3D
+    U-Nets only, which are most of the work: in the features it would cost accuracy.
     """
     device = torch.device(device)
     dtype = dtype or (torch.float16 if device.type == "cuda" else torch.float32)
     ready = fold_batch_norms(model).to(device)
     for module in ready.modules():
-        if isinstance(module, ViewWeight):  # before rounding: its biases stay float32
+        if isinstance(module, ViewWeight):  # before the conversion: its biases stay float32
             module.pack(dtype)
     if device.type == "cpu" and dtype == torch.bfloat16:
         ready.regularisers.to(dtype)
     else:
         ready = ready.to(dtype)
-    layouts = {4: torch.channels_last, 5: torch.channels_last_3d} if device.type == "cuda" else {}
-    for parameter in ready.parameters():  # channels last: what the kernels read and cuDNN likes
-        if parameter.dim() in layouts:
-            parameter.data = parameter.data.contiguous(memory_format=layouts[parameter.dim()])
+    if device.type == "cuda":
+        for parameter in ready.parameters():
+            if parameter.dim() in CHANNELS_LAST:
+                parameter.data = channels_last(parameter.data)
     pack(ready)
     ready.ready = True
     return ready
 
 
 def fold_batch_norms(model: Module) -> Module:
-    """A copy in eval mode whose convolutions contain their batch norms: fewer passes over memory."""
+    """A copy in eval mode with batch norms merged into convolutions: fewer passes over memory."""
     folded = copy.deepcopy(model).eval()
     for module in folded.modules():
         if isinstance(module, Block):
@@ -55,5 +56,5 @@ def fold_batch_norms(model: Module) -> Module:
 
 
 def is_packed(network: nn.Module) -> bool:
-    """Whether a network will run on the fused kernels."""
+    """Whether a network uses the fused kernels."""
     return any(getattr(module, "packed", None) is not None for module in network.modules())

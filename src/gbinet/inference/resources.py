@@ -1,4 +1,4 @@
-"""Time and memory of one depth map as papers measure them: all views encoded, batch 1, random images."""
+"""Time and memory of one depth map, measured as in papers: all views encoded, batch 1, random images."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.errors import InputError
+from gbinet.errors import GBiNetError, InputError
 from gbinet.inference.device import Precision, peak_memory_mib, pick_device, pick_precision
 from gbinet.inference.prepare import prepare
 from gbinet.model.gbinet import GBiNet
@@ -21,13 +21,13 @@ from gbinet.model.gbinet import GBiNet
 
 @dataclass(frozen=True)
 class Resources:
-    """What one depth map takes."""
+    """Time and memory of one depth map."""
 
     width: int
     height: int
     views: int
     milliseconds: float  # median
-    peak_mib: float  # CUDA: allocated, weights and images included; CPU: what the process grew by
+    peak_mib: float  # CUDA: allocated, weights and images included; CPU: growth of the process
 
 
 def views_in_a_row(
@@ -68,24 +68,30 @@ def measure(run: Callable[[], object], device: torch.device, repeat: int) -> tup
 def resources_of_depth_map(
     weights: str | None, device: str, precision: Precision, width: int, height: int, views: int, repeat: int
 ) -> Resources:
-    """Measure here and now; see in_own_process for peaks that follow each other."""
+    """Measure in this process; a second peak on a CPU needs in_own_process."""
     if min(width, height) < 8 or views < 2 or repeat < 1:
         raise InputError(
             "need at least 2 views, 8x8 pixels and one repetition, "
             f"got {views} views of {width}x{height}, {repeat} times"
         )
-    where = pick_device(device)
-    network = prepare(GBiNet.from_pretrained(weights), where, pick_precision(precision, where))
-    inputs = views_in_a_row(views, width, height, where)
-    milliseconds, peak = measure(lambda: network(*inputs), where, repeat)
+    torch_device = pick_device(device)
+    network = prepare(GBiNet.from_pretrained(weights), torch_device, pick_precision(precision, torch_device))
+    inputs = views_in_a_row(views, width, height, torch_device)
+    milliseconds, peak = measure(lambda: network(*inputs), torch_device, repeat)
     return Resources(width, height, views, milliseconds, peak)
 
 
 def in_own_process(
     weights: str | None, device: str, precision: Precision, width: int, height: int, views: int, repeat: int
 ) -> Resources:
-    """The same in a new process: the peak of a process never falls again."""
+    """Measure in a new process, because the peak of a process never falls."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context) as pool:
         task = pool.submit(resources_of_depth_map, weights, device, precision, width, height, views, repeat)
-        return task.result()
+        try:
+            return task.result()
+        except BrokenExecutor as error:  # the system killed it
+            raise GBiNetError(
+                f"the process that measured {views} views of {width}x{height} was ended, most likely for "
+                "lack of memory; give a smaller --size or fewer --views"
+            ) from error

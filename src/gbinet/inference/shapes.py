@@ -1,7 +1,7 @@
-"""Tensors that only seem to lie on a device, with nothing in them: to learn what a network launches.
+"""Tensors with a shape and a device but no data, to find out which kernels a network launches.
 
-As torch's own FakeTensorMode, which imports torch's compiler first, and that takes seconds. Here the few
-operations beside the kernels are carried out on the CPU, on memory that nobody has filled.
+Like torch's FakeTensorMode, which imports torch's compiler first, and that takes seconds. Here the few
+operations besides the kernels are computed on the CPU, on uninitialised memory.
 """
 
 from __future__ import annotations
@@ -15,69 +15,71 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 
 class EmptyTensor(torch.Tensor):
-    """Seems to lie on a device, and lies on the CPU."""
+    """A tensor that claims to be on a device; its uninitialised memory is on the CPU."""
 
-    held: Tensor
+    on_cpu: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor, device: torch.device) -> EmptyTensor:
-        made: EmptyTensor = torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(),
-            dtype=inner.dtype, device=device,
+    def __new__(cls, on_cpu: Tensor, device: torch.device) -> EmptyTensor:
+        tensor: EmptyTensor = torch.Tensor._make_wrapper_subclass(
+            cls, on_cpu.shape, strides=on_cpu.stride(), storage_offset=on_cpu.storage_offset(),
+            dtype=on_cpu.dtype, device=device,
         )  # fmt: skip
-        made.held = inner
-        return made
+        tensor.on_cpu = on_cpu
+        return tensor
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        raise RuntimeError(f"{func}: there is nothing in this tensor outside `with ShapesOnly(device)`")
+        raise RuntimeError(
+            f"{func}: this tensor has no data, and works inside `with ShapesOnly(device)` only"
+        )
 
 
 class ShapesOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, nothing is computed on a device, and nothing is allocated there."""
+    """Inside, operations on a device give EmptyTensors: nothing is computed or allocated there."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.device = _numbered(device)
+        self.device = _with_index(device)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch would import its compiler to tell it to look away, for two seconds."""
+        """Otherwise torch imports its compiler, which takes two seconds, to exclude this mode."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
-        given = [t for t in tree_flatten((args, options))[0] if isinstance(t, Tensor)]
-        asked = None if options.get("device") is None else _numbered(torch.device(options["device"]))
-        if not self._concerns(given, asked):
+        inputs = [t for t in tree_flatten((args, options))[0] if isinstance(t, Tensor)]
+        requested = None if options.get("device") is None else _with_index(torch.device(options["device"]))
+        if not self._concerns(inputs, requested):
             return func(*args, **options)
-        if func is torch.ops.aten.record_stream.default:  # nobody will use the memory
+        if func is torch.ops.aten.record_stream.default:  # nothing uses the memory
             return None
-        stand_ins = {id(t): t.held if isinstance(t, EmptyTensor) else _like(t) for t in given}
-        back = {id(stand_ins[id(t)]): t for t in given}
-        args, options = tree_map_only(Tensor, lambda t: stand_ins[id(t)], (args, options))
-        if asked is not None:
+        cpu_tensors = {id(t): t.on_cpu if isinstance(t, EmptyTensor) else _like(t) for t in inputs}
+        originals = {id(cpu_tensors[id(t)]): t for t in inputs}
+        args, options = tree_map_only(Tensor, lambda t: cpu_tensors[id(t)], (args, options))
+        if requested is not None:
             options = {**options, "device": torch.device("cpu")}
         result = func(*args, **options)
-        seen = {t.device.type: t.device for t in given}
-        where = asked or seen.get(self.device.type) or next(iter(seen.values()), self.device)
-        # What was written to in place, or comes back as it was, is the caller's own.
+        devices = {t.device.type: t.device for t in inputs}
+        device = requested or devices.get(self.device.type) or next(iter(devices.values()), self.device)
+        # In-place operations return one of their inputs: then return the caller's tensor.
         return tree_map_only(
-            Tensor, lambda t: back[id(t)] if id(t) in back else EmptyTensor(t, where), result
+            Tensor, lambda t: originals[id(t)] if id(t) in originals else EmptyTensor(t, device), result
         )
 
-    def _concerns(self, given: list[Tensor], asked: torch.device | None) -> bool:
+    def _concerns(self, inputs: list[Tensor], requested: torch.device | None) -> bool:
         """Whether an operation reads from the device or writes to it."""
-        if any(isinstance(t, EmptyTensor) or t.device.type == self.device.type for t in given):
+        if any(isinstance(t, EmptyTensor) or t.device.type == self.device.type for t in inputs):
             return True
-        wanted = asked or (None if given else torch.device("cpu"))
-        return wanted is not None and wanted.type == self.device.type
+        target = requested or (None if inputs else torch.device("cpu"))
+        return target is not None and target.type == self.device.type
 
 
-def _numbered(device: torch.device) -> torch.device:
-    """As tensors name it."""
+def _with_index(device: torch.device) -> torch.device:
+    """The device as tensors report it: with an index."""
     return torch.device("cuda", torch.cuda.current_device()) if str(device) == "cuda" else device
 
 

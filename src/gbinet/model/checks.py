@@ -1,4 +1,4 @@
-"""What a network is asked: refused with a reason before it gives nonsense."""
+"""Checks of the network's input: bad input is an error that names it, not a meaningless depth map."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gbinet.scene import DepthRange
 
 
 def check_shapes(images: Tensor, cameras: Camera, layout: str) -> None:
-    """Say what does not fit together; looks at no values, so that a GPU need not be waited for."""
+    """Check what fits together without reading values, which would wait for a GPU. layout: of the images."""
     _check_type(images, Tensor, f"images must be a tensor {layout}")
     _check_type(cameras, Camera, "cameras must be one Camera for all views; Camera.stack makes it of several")
     axes = layout.count(",") + 1
@@ -53,7 +53,7 @@ def check_choices(stages: int, done: int, readout: str) -> None:
 
 
 def check_values(images: Tensor, cameras: Camera, depth_range: DepthRange) -> None:
-    """Say which view is broken before the network gives nonsense. images [V, 3, H, W], cameras [V]."""
+    """Check that all values are possible, and name the view otherwise. images [V, 3, H, W], cameras [V]."""
     _check_type(depth_range, DepthRange, "depth_range must be a DepthRange(near, far)")
     finite = torch.isfinite(images).flatten(1).all(1)
     if not bool(finite.all()):
@@ -64,15 +64,15 @@ def check_values(images: Tensor, cameras: Camera, depth_range: DepthRange) -> No
     cameras.check()
 
 
-def _check_type(value: object, wanted: type, said: str) -> None:
+def _check_type(value: object, wanted: type, expected: str) -> None:
     """For users without a type checker."""
     if not isinstance(value, wanted):
-        raise InputError(f"{said}, got {type(value).__name__}")
+        raise InputError(f"{expected}, got {type(value).__name__}")
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside, the mode of before outside, whatever happens."""
+    """Eval mode inside; the mode is restored afterwards."""
     was_training = model.training
     model.eval()
     try:

@@ -1,9 +1,10 @@
-"""Between two scales every pixel chooses its parent: tolerance in space, as the bins give it in depth.
+"""Between two scales every pixel chooses its parent: tolerance in space, as tolerance bins are in depth.
 
-A coarse pixel at a silhouette has one depth, and the finer pixels below it belong to two. Each of them may
-descend from its own coarse cell or from the nearest or the farthest one around. A small network compares how
-well these match in the source views, and looks at the picture to tell which side a pixel is on. Between two
-stages of one scale they may choose again: a silhouette that came out a pixel off can still move.
+A coarse pixel at a silhouette has one depth, but the finer pixels inside it have two. Each of them may
+descend from its own coarse cell, or from the nearest or the farthest one around it. A small network compares
+how well these match in the source views, and sees the reference's features to tell which side a pixel is on.
+Between two stages of one scale pixels may choose again, so that a silhouette that is a pixel off can still
+move.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ DILATIONS = (1, 2, 4)
 
 @dataclass(frozen=True)
 class Choice:
-    """The parents of every pixel and what the network says of them."""
+    """The parents of every pixel, and the network's logits for them."""
 
     cells: Tensor  # [B, PARENTS, H, W] int32
     logits: Tensor  # [B, PARENTS, H, W]
@@ -47,7 +48,7 @@ class Choice:
 
 
 class Chooser(nn.Module):
-    """One logit per parent. A new one prefers a pixel's own."""
+    """The network that gives one logit per parent. Initialised to prefer a pixel's own."""
 
     def __init__(self, channels: int, groups: int, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a GBi-Net is made of, and the named presets."""
+"""The configuration of a GBi-Net, and the named presets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAPER_CONFIDENCE_STAGES = 6
 
 @dataclass(frozen=True)
 class GBiNetConfig:
-    """Everything needed to build the network again; stored with its weights.
+    """Everything needed to build the network; stored with its weights.
 
     The fields are explained in the source, beside each of them, and in `gbinet train --help`.
 
@@ -115,13 +115,13 @@ class GBiNetConfig:
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """Of the features, per scale."""
+        """Channels of the features, per scale."""
         width = self.encoder_width
         return width if isinstance(width, tuple) else tuple(width * scale for scale in self.scales)
 
     @property
     def regulariser_widths(self) -> tuple[int, ...]:
-        """Per scale."""
+        """Channels of the 3D U-Nets at their top level, per scale."""
         width = self.regulariser_width
         return width if isinstance(width, tuple) else (width,) * len(self.scales)
 
@@ -135,8 +135,8 @@ class GBiNetConfig:
 
     def smoothing_of(self, stage: int) -> tuple[int, int] | None:
         """Radius in pixels and reach in cells of the smoothing after a stage; None = there is none."""
-        found = self.smoothing[self.scale_index(stage)] if self.smoothing else (0, 1)
-        return found if found[0] else None
+        smoothing = self.smoothing[self.scale_index(stage)] if self.smoothing else (0, 1)
+        return smoothing if smoothing[0] else None
 
     def to_dict(self) -> dict[str, object]:
         """For JSON; `from_dict` reads it."""
@@ -148,7 +148,7 @@ class GBiNetConfig:
         if not isinstance(values, dict):
             raise InputError(f"a configuration is a dictionary, got {type(values).__name__}")
         known = {f.name for f in fields(cls)}
-        plain = _of_today({k: _tuples(v) for k, v in values.items()}, known)
+        plain = _upgraded({k: _tuples(v) for k, v in values.items()}, known)
         if unknown := sorted(set(plain) - known):
             raise InputError(
                 f"unknown configuration fields {unknown}: a newer gbinet wrote them, please update"
@@ -156,8 +156,8 @@ class GBiNetConfig:
         return cls(**plain)  # type: ignore[arg-type]  # values come from JSON
 
 
-# Fields that earlier versions wrote, with the one value that a network can still have.
-_GONE: dict[str, object] = {
+# Fields that earlier versions wrote, with the only value that is still supported.
+_REMOVED: dict[str, object] = {
     "strategy": "binary",
     "hypotheses": (),
     "windows": (),
@@ -165,13 +165,14 @@ _GONE: dict[str, object] = {
 }
 
 
-def _of_today(values: dict[str, object], known: set[str]) -> dict[str, object]:
-    """The fields of an earlier version's file as they are called now."""
-    for name, only in _GONE.items():
-        if name not in known and (found := values.pop(name, only)) != only:
+def _upgraded(values: dict[str, object], known: set[str]) -> dict[str, object]:
+    """The fields of a file of an earlier version as this version has them."""
+    for name, supported in _REMOVED.items():
+        value = supported if name in known else values.pop(name, supported)
+        if value != supported:
             raise InputError(
-                f"{name} is {found!r}, but this version of gbinet has {only!r} only (networks that search "
-                "densely belong to the package in research/)"
+                f"{name} is {value!r}, but this version of gbinet has {supported!r} only (networks that "
+                "search densely belong to the package in research/)"
             )
     radii, cells = values.pop("smooth_radii", ()), values.pop("smooth_cells", ())
     if radii or cells:
@@ -182,7 +183,7 @@ def _of_today(values: dict[str, object], known: set[str]) -> dict[str, object]:
 
 
 def _tuples(value: object) -> object:
-    """Lists as tuples, at any depth."""
+    """Lists as tuples, nested ones too."""
     return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
 
 
@@ -208,8 +209,8 @@ def _check_scales(config: GBiNetConfig) -> None:
     if config.choice_again and not widths:
         raise InputError("--choice-again needs --choice-widths: pixels that never choose cannot choose again")
     plan = config.scale_of_stage
-    rising = all(a <= b for a, b in pairwise(plan))
-    if not plan or not rising or plan[0] < 0 or plan[-1] >= count:
+    never_falls = all(a <= b for a, b in pairwise(plan))
+    if not plan or not never_falls or plan[0] < 0 or plan[-1] >= count:
         raise InputError(
             f"--scale-of-stage must rise within 0..{count - 1} (--groups has one number per scale, {count}), "
             f"got {plan}"
@@ -241,7 +242,7 @@ PRESETS: dict[str, GBiNetConfig] = {
     "gbinet": GBiNetConfig(),
     "binet": GBiNetConfig(bins=2),
     "gbinet-6": GBiNetConfig(bins=6),
-    "bundled": GBiNetConfig(  # that of the weights in the package: see weights/README.md
+    "bundled": GBiNetConfig(  # of the bundled weights: see weights/README.md
         bins=6,
         first_bins=24,
         first_spacing=1.8,

@@ -1,4 +1,4 @@
-"""The network that says how far source views can be trusted; ops/cost_volume.py makes the volume with it."""
+"""The view-weight network: how reliable each source view is. ops/cost_volume.py weighs the views with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gbinet.ops.view_weight import pack
 
 
 class ViewWeight(nn.Module):
-    """How much a source view can be trusted at each pixel, from its correlation volume."""
+    """The weight of a source view at each pixel, from its correlation volume."""
 
     packed: tuple[Tensor, Tensor] | None = None
 
@@ -31,5 +31,4 @@ class ViewWeight(nn.Module):
 
     def cost_volume(self, maps: Maps, transforms: Tensor, hypotheses: Bins | Tensor, scale: int) -> Tensor:
         """The volume [B, G, D, h, w] over all source views; scale: image size / feature size."""
-        groups = self.groups
-        return cost_volume(maps, transforms, hypotheses, self, groups, scale, self.packed)
+        return cost_volume(maps, transforms, hypotheses, self, self.groups, scale, self.packed)

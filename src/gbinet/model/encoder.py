@@ -18,7 +18,7 @@ class FeaturePyramid(nn.Module):
     """
 
     def __init__(self, channels: tuple[int, ...]) -> None:
-        """channels: of the maps, coarse to fine, each twice as large as the one before; as all outputs."""
+        """channels: of the maps and outputs, coarse to fine, each twice as large as the one before."""
         super().__init__()
         self.channels = channels
         finest = channels[-1]
@@ -28,15 +28,15 @@ class FeaturePyramid(nn.Module):
             blocks = [ConvBlock2d(inputs, outputs, 5, stride=2), ConvBlock2d(outputs, outputs)]
             self.bottom_up.append(nn.Sequential(*blocks, ConvBlock2d(outputs, outputs)))
         # Index 0 = coarsest scale in both lists below; the coarsest scale has nothing to merge.
-        self.lateral = nn.ModuleList(Conv2d(own, coarser, 1) for coarser, own in pairs)
+        self.lateral = nn.ModuleList(Conv2d(fine, coarse, 1) for coarse, fine in pairs)
         self.output = nn.ModuleList(DeformConv2d(i, o) for i, o in [(channels[0], channels[0]), *pairs])
 
     def forward(self, images: Tensor, out: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
         """Normalised images [N, 3, H, W], multiples of the coarsest scale -> maps [N, C_s, H / s, W / s]."""
-        return self.expand(self.contract(images), out=out, forget=True)
+        return self.expand(self.contract(images), out=out, release=True)
 
     def contract(self, current: Tensor) -> list[Tensor]:
-        """The bottom-up maps, fine to coarse. All that batch norm is in: images of a batch see each other."""
+        """The bottom-up maps, fine to coarse. All batch norms are here: images affect each other."""
         bottom_up = []
         for block in self.bottom_up:
             current = block(current)
@@ -48,19 +48,19 @@ class FeaturePyramid(nn.Module):
         bottom_up: list[Tensor],
         scales: Sequence[int] | None = None,  # rising, 0 = coarsest; all, if none are given
         out: Sequence[Tensor] | None = None,  # a map per scale to write to
-        forget: bool = False,  # bottom-up maps are dropped from the list when nobody reads them again
+        release: bool = False,  # remove bottom-up maps from the list when they are not needed any more
     ) -> tuple[Tensor, ...]:
-        """The outputs of scales from bottom-up maps. Every image by itself."""
+        """The output maps of some scales from bottom-up maps. Images do not affect each other."""
         count, outputs = len(self.channels), []
         for scale in range(count) if scales is None else scales:
-            own = count - 1 - scale
-            merged = bottom_up[own]
+            level = count - 1 - scale
+            merged = bottom_up[level]
             if scale:
                 lateral = self.lateral[scale - 1]
                 assert isinstance(lateral, Conv2d)
-                merged = merge(bottom_up[own], bottom_up[own + 1], lateral, lateral.packed)
-            if forget and scale:
-                del bottom_up[own + 1 if own else 0 :]
+                merged = merge(bottom_up[level], bottom_up[level + 1], lateral, lateral.packed)
+            if release and scale:
+                del bottom_up[level + 1 if level else 0 :]
             outputs.append(self.output[scale](merged, None if out is None else out[scale]))
             del merged  # before the next, larger one is made
         return tuple(outputs)

@@ -1,7 +1,7 @@
 """Building blocks: convolution, batch norm, ReLU, in 2D and 3D.
 
-Batch norms can be folded into their convolutions, and convolutions packed for the kernels
-(inference/prepare.py does both): the same layers, which then take one pass over memory.
+For inference, batch norms are folded into their convolutions and convolutions are packed for the kernels
+(inference/prepare.py): the same layers then take one pass over memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gbinet.errors import InputError
 from gbinet.ops import conv as conv_ops
 from gbinet.ops import deform
-from gbinet.ops.conv import Packed, conv, double, doubled
+from gbinet.ops.conv import Packed, conv, conv_transpose, conv_transpose_relu_add
 from gbinet.ops.inplace import add_into
 from gbinet.ops.norm import norm_relu
 
@@ -21,7 +21,7 @@ class Conv2d(nn.Conv2d):
     """A 2D convolution with 'same' padding that can be packed."""
 
     packed: Packed | None = None
-    planar: bool = False  # packed, its result is contiguous, not channels last
+    planar: bool = False  # if packed, the result is contiguous, not channels last
 
     def forward(self, input: Tensor, relu: bool = False, skip: Tensor | None = None) -> Tensor:
         """[B, I, H, W] -> [B, O, H', W']; skip [B, O, H', W'] is added after the ReLU."""
@@ -29,13 +29,13 @@ class Conv2d(nn.Conv2d):
 
 
 class PlanarConv2d(Conv2d):
-    """Whose results are read map by map."""
+    """A Conv2d whose results are read map by map."""
 
     planar = True
 
 
 class Conv3d(nn.Conv3d):
-    """A 3D convolution that is quick on CPUs too and can be packed."""
+    """A 3D convolution that is also fast on CPUs, and can be packed."""
 
     packed: Packed | None = None
 
@@ -43,8 +43,8 @@ class Conv3d(nn.Conv3d):
         return conv(input, self, self.packed)
 
 
-class DoublingConv3d(nn.ConvTranspose3d):
-    """Transposed 3x3x3 convolution that doubles height and width, quick on CPUs too; can be packed."""
+class ConvTranspose3d(nn.ConvTranspose3d):
+    """Transposed 3x3x3 convolution that doubles height and width; also fast on CPUs, and can be packed."""
 
     packed: Packed | None = None
 
@@ -53,7 +53,7 @@ class DoublingConv3d(nn.ConvTranspose3d):
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """[B, I, D, H, W] -> [B, O, D, 2 H, 2 W]."""
-        return doubled(input, self)
+        return conv_transpose(input, self)
 
 
 class DeformConv2d(nn.Module):
@@ -71,14 +71,14 @@ class DeformConv2d(nn.Module):
         nn.init.zeros_(self.offset.bias)
 
     def forward(self, features: Tensor, out: Tensor | None = None) -> Tensor:
-        """[B, C, H, W] -> [B, O, H, W], written to `out` if that is given (ops.deform.room makes it)."""
+        """[B, C, H, W] -> [B, O, H, W], written to `out` if given (memory of ops.deform.empty_output)."""
         return deform.deform_conv2d(features, self.offset(features), self.weight, self.packed, out)
 
 
 def pack(module: nn.Module) -> None:
-    """Pack all layers inside for the kernels, where these serve."""
+    """Pack all layers of a module for the kernels, where these can be used."""
     for layer in module.modules():
-        if isinstance(layer, Conv2d | Conv3d | DoublingConv3d):
+        if isinstance(layer, Conv2d | Conv3d | ConvTranspose3d):
             layer.packed = conv_ops.pack(layer)
         elif isinstance(layer, DeformConv2d):
             layer.packed = deform.pack(layer.weight)
@@ -87,7 +87,7 @@ def pack(module: nn.Module) -> None:
 class Block(nn.Sequential):
     """Convolution without bias, batch norm, ReLU."""
 
-    conv: Conv2d | Conv3d | DoublingConv3d
+    conv: Conv2d | Conv3d | ConvTranspose3d
     norm: nn.Module  # nn.Identity once it is folded
 
     @property
@@ -96,9 +96,9 @@ class Block(nn.Sequential):
 
     @torch.no_grad()
     def fold(self) -> None:
-        """Put the batch norm, as it is in eval mode, into the convolution."""
+        """Merge the batch norm, as it is in eval mode, into the convolution."""
         if not isinstance(self.norm, nn.BatchNorm2d | nn.BatchNorm3d):
-            return  # folded before
+            return  # it is folded already
         scale, shift = scale_and_shift(self.norm)
         shape = [1] * self.conv.weight.dim()
         shape[1 if isinstance(self.conv, nn.ConvTranspose3d) else 0] = -1
@@ -148,16 +148,16 @@ class ConvBlock3d(Block):
 class UpBlock3d(Block):
     """In 3D, transposed: doubles height and width."""
 
-    conv: DoublingConv3d
+    conv: ConvTranspose3d
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.conv = DoublingConv3d(inputs, outputs)
+        self.conv = ConvTranspose3d(inputs, outputs)
         self.norm = nn.BatchNorm3d(outputs)
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, input: Tensor, skip: Tensor | None = None) -> Tensor:
-        """[B, I, D, H, W] -> [B, O, D, 2 H, 2 W]; skip is added after the ReLU, and may be written over."""
+        """[B, I, D, H, W] -> [B, O, D, 2 H, 2 W]; skip is added after the ReLU, and may be overwritten."""
         if self.folded and skip is not None:
-            return double(input, self.conv, self.conv.packed, skip)
+            return conv_transpose_relu_add(input, self.conv, self.conv.packed, skip)
         return super().forward(input, skip)

@@ -1,10 +1,11 @@
-"""A last correction of the smoothed depth, learned: what a mean over neighbours cannot know.
+"""A learned correction of the smoothed depth, after the last stage.
 
-How far to smooth depends on the place (a plain wall far, a relief hardly), and a mean flattens curvature. A
-small network of 2D convolutions at full size looks at the answers as they are and at three smoothings of
-them, at the confidence and at the reference's features; it mixes the four and adds a correction of its own.
-With `sides` it may also take the nearest or the farthest answer around: at a silhouette, the other side's.
-With `confidence` it also gives the probability that its answer is right (`is_right` in `geometry.py`).
+How far to smooth depends on the surface (a plain wall far, a relief hardly), and a mean flattens curvature. A
+small network of 2D convolutions at full size sees the fractional cells unsmoothed and in three smoothings,
+two confidences, and the reference's features. It gives weights for these four candidates, and a correction.
+With `sides`, the nearest and the farthest cell around are candidates too: at a silhouette, that of the other
+side. With `confidence`, it also gives the probability that the refined depth is right (`is_right` in
+`geometry.py`).
 """
 
 from __future__ import annotations
@@ -14,51 +15,54 @@ from torch import Tensor, nn
 
 from gbinet.model.layers import Conv2d, PlanarConv2d
 from gbinet.ops import refine
-from gbinet.ops.ends import nearest_and_farthest
+from gbinet.ops.extrema import local_extrema
 from gbinet.ops.smooth import smoothed
 
-SMOOTHINGS = 4  # from none to the strongest
-SIDES = 2
-SIDE_REACH = 2  # px around, for the other side of an edge
+SMOOTHINGS = 4  # candidates: from unsmoothed to the strongest smoothing
+SIDES = 2  # candidates: the nearest and the farthest around
+SIDE_REACH = 2  # px that these are looked for around a pixel
 DILATIONS = (2, 4, 8)
 
 
-def candidates(place: Tensor, smooth: Tensor, radius: int, reach: float, sides: bool = False) -> Tensor:
-    """Answers in cells [B, h, w] and their smoothing [B, h, w] -> from raw to smoothest, then the nearest and
-    the farthest around, if asked for: [B, 4 or 6, h, w]."""
-    less = smoothed(place.detach(), max(radius // 2, 1), reach)  # its kernel has no gradient
-    answers = [place, less, smooth, smoothed(smooth, radius, reach)]
-    if not sides:
-        return torch.stack(answers, dim=1)
-    around = nearest_and_farthest(smooth, SIDE_REACH)
-    return torch.cat([*(a[:, None] for a in answers), around], dim=1)
+def make_candidates(
+    cells: Tensor,  # [B, h, w] float32, fractional
+    smooth: Tensor,  # [B, h, w]: cells after the smoothing of the stage
+    radius: int,  # of that smoothing
+    reach: float,  # of that smoothing
+    sides: bool = False,
+) -> Tensor:  # [B, SMOOTHINGS (+ SIDES), h, w]
+    """Cells from unsmoothed to smoothest; with `sides`, then the nearest and the farthest around."""
+    less = smoothed(cells.detach(), max(radius // 2, 1), reach)  # its kernel has no gradient
+    candidates = torch.stack([cells, less, smooth, smoothed(smooth, radius, reach)], dim=1)
+    return torch.cat([candidates, local_extrema(smooth, SIDE_REACH)], dim=1) if sides else candidates
 
 
 class Refiner(nn.Module):
-    """Continuous answers from candidates. New ones take the candidates' mean."""
+    """Refined fractional cells from candidates. Initialised to take the mean of the smoothings."""
 
     def __init__(self, channels: int, width: int = 16, sides: bool = False, confidence: bool = False) -> None:
         super().__init__()
-        self.candidates = SMOOTHINGS + SIDES * sides
-        self.entry = Conv2d(refine.input_channels(self.candidates, channels), width, 3, padding=1)
+        candidates = SMOOTHINGS + SIDES * sides
+        self.entry = Conv2d(refine.input_channels(candidates, channels), width, 3, padding=1)
         self.spread = nn.ModuleList(Conv2d(width, width, 3, padding=d, dilation=d) for d in DILATIONS)
-        self.output = PlanarConv2d(width, self.candidates + 1 + confidence, 3, padding=1)
+        self.output = PlanarConv2d(width, candidates + 1 + confidence, 3, padding=1)
         nn.init.zeros_(self.output.weight)
         assert self.output.bias is not None
         nn.init.zeros_(self.output.bias)
         with torch.no_grad():
-            self.output.bias[SMOOTHINGS : self.candidates] = -4.0  # a new one leaves the sides alone
+            self.output.bias[SMOOTHINGS:candidates] = -4.0  # hardly any weight for the sides
 
     def forward(
         self,
-        places: Tensor,  # [B, 4 or 6, h, w] float32, in cells
-        sure: Tensor,  # [B, 2, h, w]: of the last stage, of all stages
+        candidates: Tensor,  # [B, 4 or 6, h, w] float32, in cells
+        confidences: Tensor,  # [B, 2, h, w]: of the last stage, of all stages
         reference: Tensor,  # [B, C, h, w] features
     ) -> tuple[Tensor, Tensor | None]:  # [B, h, w] float32, in cells; logit of the confidence [B, 1, h, w]
-        kind, aligned = self.entry.weight.dtype, self.entry.packed is not None
-        inputs = refine.inputs(places, SMOOTHINGS, sure, reference.to(kind), aligned)
+        reference = reference.to(self.entry.weight.dtype)
+        aligned = self.entry.packed is not None
+        inputs = refine.inputs(candidates, SMOOTHINGS, confidences, reference, aligned)
         hidden = self.entry(inputs, relu=True)
         del inputs
         for layer in self.spread:
             hidden = layer(hidden, relu=True, skip=hidden)
-        return refine.mixed(self.output(hidden), places)
+        return refine.refined(self.output(hidden), candidates)

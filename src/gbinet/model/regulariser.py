@@ -15,7 +15,7 @@ class Regulariser(nn.Module):
     """Three levels down and up, strides in space only, skip connections added after the ReLU."""
 
     def __init__(self, groups: int, width: int = 8, context: int = 0) -> None:
-        """context: channels of the reference's features, which then add to the first layer; 0 = none."""
+        """context: channels of the reference's features, if the network sees them; 0 = it does not."""
         super().__init__()
         w = width
         self.entry = ConvBlock3d(groups, w)
@@ -36,32 +36,32 @@ class Regulariser(nn.Module):
     ) -> Tensor:  # logits [B, D, H, W]
         """Any height and width: padded with zeros (as the convolutions do) and cropped back."""
         height, width = volume.shape[-2:]
-        return self.leave(self.enter(volume, reference), height, width)
+        return self.other_layers(self.first_layer(volume, reference), height, width)
 
-    def enter(self, volume: Tensor, reference: Tensor | None = None) -> Tensor:
-        """The first layer, [B, G, D, H, W] -> [B, C, D, H', W']; after it nobody needs the volume."""
+    def first_layer(self, volume: Tensor, reference: Tensor | None = None) -> Tensor:
+        """[B, G, D, H, W] -> [B, C, D, H', W']. The volume is not needed after it and can be freed."""
         height, width = volume.shape[-2:]
         padding = (0, -width % MULTIPLE, 0, -height % MULTIPLE)
         if any(padding):
             volume = F.pad(volume, padding)
-        if volume.device.type == "cpu":  # in oneDNN's layout, and type: see inference/prepare.py
-            kind = self.logit.weight.dtype
-            volume = volume.to(kind, memory_format=torch.channels_last_3d)
-            reference = None if reference is None else reference.to(kind)
-        entered: Tensor = self.entry(volume, skip=self._context(reference, padding))
-        return entered
+        if volume.device.type == "cpu":  # oneDNN's layout; bfloat16 where inference/prepare.py chose it
+            dtype = self.logit.weight.dtype
+            volume = volume.to(dtype, memory_format=torch.channels_last_3d)
+            reference = None if reference is None else reference.to(dtype)
+        hidden: Tensor = self.entry(volume, skip=self._context(reference, padding))
+        return hidden
 
     def _context(self, reference: Tensor | None, padding: tuple[int, ...]) -> Tensor | None:
-        """What the picture adds to all planes, [B, C, 1, H', W']."""
+        """What the reference's features add to all planes, [B, C, 1, H', W']."""
         if self.context is None:
             return None
         assert reference is not None
         added: Tensor = self.context(reference)
         return (F.pad(added, padding) if any(padding) else added)[:, :, None]
 
-    def leave(self, entered: Tensor, height: int, width: int) -> Tensor:
-        """All other layers, to logits [B, D, height, width]. What was entered may be overwritten."""
-        skips = [entered]
+    def other_layers(self, hidden: Tensor, height: int, width: int) -> Tensor:
+        """The first layer's result, which may be overwritten -> logits [B, D, height, width]."""
+        skips = [hidden]
         for block in self.down:
             skips.append(block(skips[-1]))
         current = skips.pop()

@@ -1,4 +1,4 @@
-"""What a stage of the search says, what the whole search says, and how confidences are put together."""
+"""Results of a stage and of the whole search, and how the confidences of stages are combined."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from torch import Tensor
 from gbinet.model.choice import Choice
 from gbinet.model.search import SearchState
 from gbinet.ops.cost_volume import Maps
-from gbinet.ops.shares import shares
+from gbinet.ops.softmax import reproducible_softmax
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage saw and said."""
+    """Input and result of one stage."""
 
-    state: SearchState  # the state that was looked at: its hypotheses are what the logits are about
+    state: SearchState  # before the stage; the logits are of its hypotheses
     logits: Tensor  # [B, D, h, w]
-    next_state: SearchState  # what follows
-    confidence: Tensor | None = None  # [B, 1, h, w]: the stage's own, without that of its choice
-    choice: Choice | None = None  # of parents or neighbours, where the stage began with one
+    next_state: SearchState  # after the stage
+    confidence: Tensor | None = None  # [B, 1, h, w], without that of the choice; no gradient
+    choice: Choice | None = None  # of parents, if the stage began with one
 
     @property
     def probabilities(self) -> Tensor:
         """[B, D, h, w] float32."""
-        return shares(self.logits.float())
+        return reproducible_softmax(self.logits.float())
 
 
 @dataclass(frozen=True)
 class SearchResult:
     depth: Tensor  # [B, H, W] float32
     confidence: Tensor  # [B, H, W] float32 in [0, 1]
-    stages: tuple[Stage, ...] = ()  # only on request
-    state: SearchState | None = None  # where the search ended, to go on from
+    stages: tuple[Stage, ...] = ()  # with keep_stages only
+    state: SearchState | None = None  # after the last stage; a later search can resume from it
 
 
-def joined(values: Tensor, coarser: Tensor | None, joint: bool) -> Tensor:
-    """values [B, 1, h, w] plus (joint: times) a map of that size or a coarser one, its pixels repeated."""
+def combined(values: Tensor, coarser: Tensor | None, joint: bool) -> Tensor:
+    """Sum (joint: product) of values [B, 1, h, w] and a map of their size or a coarser one, upsampled."""
     if coarser is None:
         return values
     if coarser.shape[-2:] != values.shape[-2:]:
@@ -47,13 +47,13 @@ def joined(values: Tensor, coarser: Tensor | None, joint: bool) -> Tensor:
     return values * coarser if joint else values + coarser
 
 
-def padded(values: Tensor, size: tuple[int, int]) -> Tensor:
-    """values [B, 1, h, w] with their border repeated on the right and at the bottom."""
-    more = (0, size[1] - values.shape[-1], 0, size[0] - values.shape[-2])
-    return F.pad(values, more, mode="replicate")
+def padded_to(values: Tensor, size: tuple[int, int]) -> Tensor:
+    """values [B, 1, h, w] at a larger size: their border is repeated on the right and at the bottom."""
+    padding = (0, size[1] - values.shape[-1], 0, size[0] - values.shape[-2])
+    return F.pad(values, padding, mode="replicate")
 
 
-def forget(features: list[Maps], needed: set[int]) -> None:
-    """Empty the maps of all scales but the needed ones."""
+def release_maps(features: list[Maps], needed: set[int]) -> None:
+    """Replace the maps of all scales but the needed ones by empty tensors, to free their memory."""
     for scale in set(range(len(features))) - needed:
         features[scale] = torch.empty(0)

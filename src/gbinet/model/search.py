@@ -2,9 +2,10 @@
 
 The range [near, far] is cut into cells. After stage k there are `first_bins * 2**(k-1)` of them, equal in
 depth (or in inverse depth), and every pixel sits in one. The next stage halves that cell and puts
-(bins - 2) / 2 tolerance bins of the same width on each side, so that a wrong neighbour can be corrected.
-A cell is one integer per pixel; edges and hypotheses are computed from it where they are used. All functions
-are pure.
+(bins - 2) / 2 tolerance bins of the same width on each side, so that a step into the wrong neighbour can be
+corrected. A cell is one integer per pixel; borders and hypotheses are computed from it where they are used. A
+fractional cell is a continuous depth in the same unit: cell i reaches from i to i + 1. All functions are
+pure.
 """
 
 from __future__ import annotations
@@ -16,20 +17,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gbinet.errors import InputError
-from gbinet.ops import bins as depths
 from gbinet.ops import choose
-from gbinet.ops.bins import Bins
-from gbinet.ops.ends import nearest_and_farthest
-from gbinet.ops.enlarge import doubled
+from gbinet.ops.bins import Bins, to_depth, to_position
+from gbinet.ops.extrema import local_extrema
 from gbinet.ops.smooth import smoothed
+from gbinet.ops.upsample import upsample_cells
 
 PARENTS = 3  # cells that a pixel may choose from between two scales: see `parents`
-MAX_CELLS = 2**28  # finer than float32 can tell depths apart, and far from the limits of int32
+MAX_CELLS = 2**28  # finer than float32 resolves depths, and well within int32
 
 
 @dataclass(frozen=True)
 class SearchGrid:
-    """How the range is cut."""
+    """How the range is cut into cells."""
 
     bins: int = 4  # D: hypotheses per stage, even
     first_bins: int = 4  # hypotheses of the first stage; the paper has first_bins = bins
@@ -56,11 +56,11 @@ class SearchGrid:
 
     def to_depth(self, position: Tensor, depth_range: Tensor) -> Tensor:
         """Position in [0, 1] -> depth. position [B, ...], depth_range [B, 2]."""
-        return depths.to_depth(position, depth_range, self.inverse)
+        return to_depth(position, depth_range, self.inverse)
 
     def to_position(self, depth: Tensor, depth_range: Tensor) -> Tensor:
         """Depth -> position in [0, 1] (outside for depths outside the range)."""
-        return depths.to_position(depth, depth_range, self.inverse)
+        return to_position(depth, depth_range, self.inverse)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class SearchState:
     depth_range: Tensor  # [B, 2] float32: near, far
     stage: int  # stages done; 0 at the start
     cell: Tensor  # [B, H, W] int32: the cell chosen at the last stage, 0 <= cell < grid.cells(stage)
-    place: Tensor | None = None  # [B, H, W] float32, where `cell` was taken from it: the answer, in cells
+    fractional_cell: Tensor | None = None  # [B, H, W] float32, if `cell` was rounded down from it
 
     @property
     def num_bins(self) -> int:
@@ -80,7 +80,7 @@ class SearchState:
 
     @property
     def bins(self) -> Bins:
-        """The coming bins as numbers, from which kernels compute depths too."""
+        """The coming bins."""
         factor, shift = (1, 0) if self.stage == 0 else (2, -self.grid.tolerance)
         cells = self.grid.cells(self.stage + 1)
         return Bins(self.cell, factor, shift, self.num_bins, cells, self.depth_range, self.grid.inverse)
@@ -123,50 +123,54 @@ def label(state: SearchState, depth: Tensor) -> tuple[Tensor, Tensor]:
 def descend(state: SearchState, choice: Tensor) -> SearchState:
     """Go down into the chosen bin of every pixel. choice [B, H, W]: index of a bin."""
     cell = (state.bins.first + choice).clamp(0, state.bins.cells - 1)
-    return _reached(state, cell.to(torch.int32))
+    return _next_state(state, cell.to(torch.int32))
 
 
-def _reached(state: SearchState, cell: Tensor, place: Tensor | None = None) -> SearchState:
-    return replace(state, stage=state.stage + 1, cell=cell, place=place)
+def descend_to(state: SearchState, fractional_cell: Tensor) -> SearchState:
+    """Go down into the cells that contain these fractional cells [B, H, W] of the coming stage."""
+    cell = fractional_cell.floor().clamp(0, state.bins.cells - 1)
+    return _next_state(state, cell.to(torch.int32), fractional_cell)
 
 
-def expected_place(state: SearchState, probabilities: Tensor) -> Tensor:
-    """Continuous answer of a stage in cells, [B, H, W] float32: cell i reaches from i to i + 1.
+def _next_state(state: SearchState, cell: Tensor, fractional_cell: Tensor | None = None) -> SearchState:
+    return replace(state, stage=state.stage + 1, cell=cell, fractional_cell=fractional_cell)
 
-    The expectation over the most probable bin and its direct neighbours. `state` is the one that the
-    probabilities [B, D, H, W] were computed for. May lie outside the range, where bins do.
+
+def expected_cell(state: SearchState, probabilities: Tensor) -> Tensor:
+    """Expectation over the most probable bin and its direct neighbours, a fractional cell [B, H, W].
+
+    `state` is the one that the probabilities [B, D, H, W] were computed for. May lie outside the range, where
+    bins do.
     """
-    return choose.expected_place(state.bins, probabilities)
-
-
-def move_to(state: SearchState, place: Tensor) -> SearchState:
-    """Go down into the cells that contain these places [B, H, W], counted in cells of the coming stage."""
-    cell = place.floor().clamp(0, state.bins.cells - 1)
-    return _reached(state, cell.to(torch.int32), place)
+    return choose.expected_cell(state.bins, probabilities)
 
 
 def follow(
     state: SearchState, logits: Tensor, smoothing: tuple[int, int] | None, nearby: bool = False
 ) -> tuple[SearchState, Tensor]:
-    """The state after a stage that gave `logits` [B, D, H, W], and how confident it is, [B, 1, H, W].
+    """The state after a stage with these logits [B, D, H, W], and the stage's confidence [B, 1, H, W].
 
-    The state lies in the most probable bin, or where neighbours on one surface agree: smoothing is a radius
-    in pixels and a reach in cells. nearby: see the function of that name. No gradient flows through either.
+    Without smoothing, the state is in the most probable bins; else in the expected cells, smoothed over
+    neighbours on the same surface. Neither result has a gradient.
+
+    Args:
+        smoothing: Radius in pixels and reach in cells; None = no smoothing.
+        nearby: The confidence includes the bins next to the most probable one (see the function `nearby`).
     """
     logits = logits.detach()
     if smoothing is None:
         cell, confidence = choose.choose(state.bins, logits, nearby)
-        return _reached(state, cell), confidence
-    place, confidence = choose.choose(state.bins, logits, nearby, place=True)
-    return move_to(state, smoothed(place, *smoothing)), confidence
+        return _next_state(state, cell), confidence
+    expected, confidence = choose.choose(state.bins, logits, nearby, fractional=True)
+    return descend_to(state, smoothed(expected, *smoothing)), confidence
 
 
 def upsample(state: SearchState, height: int, width: int) -> SearchState:
-    """The same state on a finer pixel grid: centres are interpolated bilinearly and put back on the grid.
+    """The same state on a finer pixel grid: cells' centres are interpolated bilinearly and rounded to cells.
 
-    In cells, not in depth: for linear depth that is the same thing, and exact. With `grid.edge`, a pixel
-    mixes its own coarse cell only with those on its side of a depth edge: a mean of both sides is a depth
-    that neither has, and too far from both for the tolerance bins.
+    In cells, not in depth: for linear depth that is the same, and exact. With `grid.edge`, a pixel's own
+    coarse cell is averaged only with those on its side of a depth edge: the mean of two sides is a depth that
+    neither has, too far from both for the tolerance bins.
     """
     if state.cell.shape[-2:] == (height, width):
         return state
@@ -175,36 +179,40 @@ def upsample(state: SearchState, height: int, width: int) -> SearchState:
     if state.grid.edge:
         cell = state.cell
         while 2 * cell.shape[-2] <= height and 2 * cell.shape[-1] <= width:
-            cell = doubled(cell, state.grid.edge)
+            cell = upsample_cells(cell, state.grid.edge)
         if cell.shape[-2:] == (height, width):
-            return replace(state, cell=cell.clamp(max=state.grid.cells(state.stage) - 1), place=None)
+            return replace(
+                state, cell=cell.clamp(max=state.grid.cells(state.stage) - 1), fractional_cell=None
+            )
     centre = state.cell[:, None].float() + 0.5  # [B, 1, h, w]
     finer = F.interpolate(centre, size=(height, width), mode="bilinear", align_corners=False)[:, 0]
     cell = finer.floor().clamp(0, state.grid.cells(state.stage) - 1)
-    return replace(state, cell=cell.to(torch.int32), place=None)
+    return replace(state, cell=cell.to(torch.int32), fractional_cell=None)
 
 
 def parents(state: SearchState, height: int, width: int) -> Tensor:
-    """Cells that a finer pixel may descend from, [B, PARENTS, H, W] int32: its own (as `upsample` has it),
-    the nearest and the farthest of the 3x3 coarse pixels around it. At the same size: of those around."""
-    own = upsample(state, height, width).cell
-    return torch.cat([own[:, None], nearest_and_farthest(state.cell, 1, (height, width))], dim=1)
+    """Cells that a pixel of a finer grid, or of the same one, may descend from, [B, PARENTS, H, W] int32.
+
+    Its own (as `upsample` gives it), then the nearest and the farthest of the 3x3 coarse pixels around it.
+    """
+    own = upsample(state, height, width).cell  # [B, H, W]
+    return torch.cat([own[:, None], local_extrema(state.cell, 1, (height, width))], dim=1)
 
 
 def with_cells(state: SearchState, cell: Tensor) -> SearchState:
-    """The state on a finer grid whose pixels have taken these cells [B, H, W]."""
-    return replace(state, cell=cell, place=None)
+    """The state with these cells [B, H, W] of the same stage instead, on the same or a finer pixel grid."""
+    return replace(state, cell=cell, fractional_cell=None)
 
 
-def cells_apart(state: SearchState, cells: Tensor) -> Bins:
-    """Cells [B, N, H, W] of the state's stage as bins to test."""
-    number, grid = state.grid.cells(state.stage), state.grid
-    return Bins(cells, 1, 0, cells.shape[1], number, state.depth_range, grid.inverse, apart=True)
+def bins_at(state: SearchState, cells: Tensor) -> Bins:
+    """Any cells [B, N, H, W] of the state's stage as bins to test."""
+    total, grid = state.grid.cells(state.stage), state.grid
+    return Bins(cells, 1, 0, cells.shape[1], total, state.depth_range, grid.inverse, apart=True)
 
 
 def cell_depth(state: SearchState, cells: Tensor) -> Tensor:
     """Depth of the centres of cells [B, ...] of the state's stage."""
-    return cells_apart(state, cells).depths()
+    return bins_at(state, cells).depths()
 
 
 def depth(state: SearchState) -> Tensor:
@@ -217,25 +225,25 @@ def depth(state: SearchState) -> Tensor:
 def expected_depth(state: SearchState, probabilities: Tensor) -> Tensor:
     """Continuous depth, [B, H, W]: expectation over the most probable bin and its direct neighbours.
 
-    `state` is the one that the probabilities [B, D, H, W] were computed for. The expectation runs over
-    positions of whole bins (clamping at the ends of the range comes after), so that no bin counts twice.
+    `state` is the one that the probabilities [B, D, H, W] were computed for. Positions are clamped to the
+    range after the expectation, so that bins beyond its ends do not count twice.
     """
-    place = expected_place(state, probabilities)
-    return settled_depth(replace(state, stage=state.stage + 1, place=place))
+    expected = expected_cell(state, probabilities)
+    return continuous_depth(replace(state, stage=state.stage + 1, fractional_cell=expected))
 
 
-def settled_depth(state: SearchState) -> Tensor:
-    """Continuous depth of a state that keeps its continuous answer, [B, H, W]."""
-    if state.place is None:
-        raise InputError("no continuous answer is kept without smoothing")
-    position = state.place / state.grid.cells(state.stage)
+def continuous_depth(state: SearchState) -> Tensor:
+    """Depth of a state's fractional cells, [B, H, W]."""
+    if state.fractional_cell is None:
+        raise InputError("a search without smoothing keeps no continuous depth")
+    position = state.fractional_cell / state.grid.cells(state.stage)
     return state.grid.to_depth(position.clamp(0, 1), state.depth_range)
 
 
 def nearby(probabilities: Tensor) -> Tensor:
     """Probability of the most probable bin together with its direct neighbours, [B, 1, H, W] float32.
 
-    A true depth at the border of two bins splits its probability among them, and either of them is right: the
-    tolerance bins of the next stage make up for the difference.
+    The probability of a depth at the border of two bins is split between them, and either of them is right:
+    the tolerance bins of the next stage make up for the difference.
     """
     return choose.confidence_of(probabilities, nearby=True)

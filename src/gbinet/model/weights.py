@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from gbinet.model.gbinet import GBiNet
 
 Network = TypeVar("Network", bound="GBiNet")
-SHIPPED = Path(__file__).parent.parent / "weights"  # inside the package
+BUNDLED = Path(__file__).parent.parent / "weights"  # folder inside the package
 DEFAULT = "gbinet"
 FORMAT = "1"  # version of our file layout
-PUBLISHED_CONFIDENCE = 0.4  # what fusion should ask of published weights: theirs is never below 0.25
+PUBLISHED_CONFIDENCE = 0.4  # min_confidence of published weights, whose confidence is never below 0.25
 
-# Published names -> ours. Tried in order on each key without its 'module.' prefix.
+# Published names -> ours. Applied in order to each key without its 'module.' prefix.
 _RENAMES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"norm_layer\.", "norm."),
     (r"^img_feature\.conv(\d)\.", r"encoder.bottom_up.\1."),
@@ -58,36 +58,36 @@ def our_name(published: str) -> str:
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a file says about the network beside its tensors."""
+    """What the header of a weights file contains."""
 
     config: GBiNetConfig
-    min_confidence: float | None = None  # what fusion should ask of its depth maps
+    min_confidence: float | None = None  # recommended for fusion of its depth maps
     calibration: Calibration | None = None  # of its confidence
 
 
-def load(weights: str | Path | None, kind: type[Network]) -> Network:
-    """Build the network that a weights file describes, in eval mode on the CPU."""
+def load(weights: str | Path | None, network: type[Network]) -> Network:
+    """Build the network of this class that a weights file describes, in eval mode on the CPU."""
     path = find(weights)
     if path.suffix == ".safetensors":
         metadata, tensors = _read_ours(path)
-        header = _header(path, metadata, kind.config_type)
+        header = _header(path, metadata, network.config_type)
     else:
-        header, tensors = Header(kind.config_type(), PUBLISHED_CONFIDENCE), _read_published(path)
-    model = _build(path, kind, header.config, tensors)
+        header, tensors = Header(network.config_type(), PUBLISHED_CONFIDENCE), _read_published(path)
+    model = _build(path, network, header.config, tensors)
     model.weights_file, model.min_confidence = path.name, header.min_confidence
     model.calibration = header.calibration
     return model
 
 
 def find(weights: str | Path | None) -> Path:
-    """The file that is meant: a path, or the name of bundled weights."""
+    """The weights file: a path, or the name of bundled weights; None = the default ones."""
     if weights is not None and is_file(Path(weights)):
         return Path(weights)
-    shipped = sorted(p.stem for p in SHIPPED.glob("*.safetensors"))
+    names = sorted(p.stem for p in BUNDLED.glob("*.safetensors"))
     name = DEFAULT if weights is None else str(weights)
-    if name in shipped:
-        return SHIPPED / f"{name}.safetensors"
-    bundled = f"bundled weights: {', '.join(shipped)}" if shipped else "no weights are bundled"
+    if name in names:
+        return BUNDLED / f"{name}.safetensors"
+    bundled = f"bundled weights: {', '.join(names)}" if names else "no weights are bundled"
     raise WeightsError(f"no weights '{name}': neither a file nor a name ({bundled})")
 
 
@@ -114,14 +114,14 @@ def save(model: GBiNet, path: Path, half: bool = False) -> Path:
     return path
 
 
-def restate(path: Path, min_confidence: float, calibration: Calibration) -> None:
-    """Change what a file of ours says about its confidence; its tensors and all else stay as they are."""
+def set_confidence(path: Path, min_confidence: float, calibration: Calibration) -> None:
+    """Replace the entries about confidence in the header of a file of ours; all else stays as it is."""
     metadata, tensors = _read_ours(path)
     _write_ours(path, metadata | _confidence_entries(min_confidence, calibration), tensors)
 
 
 def _confidence_entries(min_confidence: float | None, calibration: Calibration | None) -> dict[str, str]:
-    """Entries of a header."""
+    """Entries of a header about confidence."""
     entries = {} if min_confidence is None else {"min_confidence": repr(min_confidence)}
     return entries if calibration is None else {**entries, "calibration": json.dumps(calibration.to_dict())}
 
@@ -130,17 +130,17 @@ def _write_ours(path: Path, metadata: dict[str, str], tensors: dict[str, Tensor]
     from safetensors.torch import save as to_bytes
 
     with atomic_path(path) as temporary:
-        temporary.write_bytes(to_bytes(tensors, metadata))  # save_file would make it readable for us alone
+        temporary.write_bytes(to_bytes(tensors, metadata))  # save_file restricts it to its owner
 
 
 def _read_ours(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Header and tensors, as they are stored."""
+    """The metadata in the header, and the tensors, as they are stored."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # no mapping
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a mapping
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{path} is not a readable safetensors file: {error}") from error
     if "config" not in metadata:
@@ -155,13 +155,14 @@ def _header(path: Path, metadata: dict[str, str], config_type: type[GBiNetConfig
         config = config_type.from_dict(parse_json(path, metadata["config"]))
     except (ValueError, TypeError, OverflowError, FormatError, InputError) as error:
         raise WeightsError(f"{path}: the configuration in its header cannot be used: {error}") from error
-    least, known = metadata.get("min_confidence"), metadata.get("calibration")
+    stored = metadata.get("min_confidence")
     try:
-        min_confidence = None if least is None else check_share("min_confidence", float(least))
+        min_confidence = None if stored is None else check_share("min_confidence", float(stored))
     except (ValueError, InputError) as error:
         raise WeightsError(f"{path}: the min_confidence in its header cannot be used: {error}") from error
+    stored = metadata.get("calibration")
     try:
-        calibration = None if known is None else Calibration(**parse_json(path, known))
+        calibration = None if stored is None else Calibration.from_dict(parse_json(path, stored))
     except (ValueError, TypeError, OverflowError, FormatError, InputError) as error:
         raise WeightsError(f"{path}: the calibration in its header cannot be used: {error}") from error
     return Header(config, min_confidence, calibration)
@@ -171,7 +172,7 @@ def _read_published(path: Path) -> dict[str, Tensor]:
     """A dict saved with torch.save, weights under 'model' (or at the top), keys with or without 'module.'."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # on noise, an unpickler may raise anything; what it says helps nobody
+    except Exception as error:  # on random bytes, an unpickler may raise anything; its message helps nobody
         raise WeightsError(
             f"{path} is neither a .safetensors file of gbinet nor a checkpoint of torch.save that holds "
             "tensors and plain values alone (others could execute code); or it is cut short"
@@ -192,10 +193,10 @@ def _is_weight(name: object, value: object) -> bool:
     return value.layout == torch.strided and not (value.is_meta or value.is_quantized or value.is_nested)
 
 
-def _build(path: Path, kind: type[Network], config: GBiNetConfig, tensors: dict[str, Tensor]) -> Network:
+def _build(path: Path, network: type[Network], config: GBiNetConfig, tensors: dict[str, Tensor]) -> Network:
     try:
         with torch.device("meta"):  # shapes alone: a file cannot make us allocate more than it holds
-            expected = kind(config).state_dict()
+            expected = network(config).state_dict()
     except (RuntimeError, TypeError, ValueError) as error:
         raise WeightsError(f"{path} describes a network that cannot be built: {error}") from error
     problems = [f"missing: {k}" for k in expected if k not in tensors]
@@ -208,7 +209,7 @@ def _build(path: Path, kind: type[Network], config: GBiNetConfig, tensors: dict[
     if problems:
         shown = problems[:12] + ([f"and {len(problems) - 12} more"] if len(problems) > 12 else [])
         raise WeightsError(f"{path} does not fit the network: {'; '.join(shown)}")
-    model = kind(config)
+    model = network(config)
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:

@@ -1,8 +1,8 @@
 """Bilinear sampling of maps on a CPU, zero outside, without gradients: rows of channels instead of maps.
 
-torch's grid_sample collects number after number, and works on one core where there is one image. Here a map
-is a table with a row of channels per pixel, and a sample is the sum of four rows with weights, which is what
-torch's embedding bags add up: with wide instructions and on all cores.
+torch's grid_sample gathers numbers one by one, and uses one core for one image. Here a map is a table with a
+row of channels per pixel, and a sample is a weighted sum of four rows, which torch's embedding bags compute
+with vector instructions and on all cores.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gbinet.camera import CENTRE
 
-BORDER = 1 - CENTRE  # from a position in the map to the same one in its table, counted from centre to centre
-_EXACT = 1 << 24  # float32 holds all whole numbers up to here
+BORDER = 1 - CENTRE  # added to a position in the map, gives that in its table in units of rows and columns
+_EXACT = 1 << 24  # float32 holds all integers up to here
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RowTable:
 
 
 def table(features: Tensor) -> RowTable:
-    """Of a map [C, h, w]."""
+    """The table of a map [C, h, w]."""
     channels, height, width = features.shape
     rows = torch.zeros(height + 3, width + 3, channels)
     rows[1:-2, 1:-2] = features.permute(1, 2, 0)
@@ -37,8 +37,10 @@ def table(features: Tensor) -> RowTable:
 
 
 def sample(features: RowTable, x: Tensor, y: Tensor) -> Tensor:
-    """Values [N, C] at positions x, y [N] float32: pixels of the map, from 0 to its width and height, with
-    BORDER added. Both are written over."""
+    """Values [N, C] at positions x, y [N] float32, which are overwritten.
+
+    Positions count pixels of the map, from 0 to its width and height, plus BORDER.
+    """
     stride, count = features.width + 3, len(x)
     x.clamp_(0, features.width + 1)
     y.clamp_(0, features.height + 1)
@@ -49,8 +51,8 @@ def sample(features: RowTable, x: Tensor, y: Tensor) -> Tensor:
         left, top = left.double(), top.double()
     corner = left.add_(top, alpha=stride).nan_to_num_(0).to(torch.int32)  # the weights keep NaN
     index, weight = corner.new_empty(count, 4), x.new_empty(count, 4)
-    for column, away in enumerate((0, 1, stride, stride + 1)):
-        torch.add(corner, away, out=index[:, column])
+    for column, step in enumerate((0, 1, stride, stride + 1)):
+        torch.add(corner, step, out=index[:, column])
     both = x * y
     weight[:, 3] = both
     torch.sub(y, both, out=weight[:, 2])

@@ -1,4 +1,4 @@
-"""Depths to test, as the numbers that they follow from: model/search.py splits bins, kernels read these."""
+"""Bins of depth as a few numbers, from which kernels compute depths too. model/search.py splits them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Bins:
-    """Of every pixel some bins in a row, each one of `cells` equal parts of a range of depth."""
+    """For every pixel some adjacent bins; each is one of `cells` equal parts of a range of depth."""
 
-    cell: Tensor  # [B, H, W] int32: bins begin at factor * cell + shift; apart: the bins, [B, D, H, W]
+    cell: Tensor  # [B, H, W] int32: the first bin is factor * cell + shift; apart: [B, D, H, W], the bins
     factor: int
     shift: int
     count: int  # bins of a pixel, D
     cells: int  # that the whole range is cut into
     depth_range: Tensor  # [B, 2]: near, far
     inverse: bool  # cells are equal in 1/depth instead of depth
-    apart: bool = False  # the bins of a pixel are any cells, not neighbours in a row
+    apart: bool = False  # the bins of a pixel are any cells, not adjacent ones
 
     @property
     def first(self) -> Tensor:
@@ -27,13 +27,16 @@ class Bins:
         return self.factor * self.cell + self.shift
 
     def borders(self) -> Tensor:
-        """[B, D + 1, H, W] in [0, 1]: positions in the range; a bin outside has zero width."""
+        """Borders of adjacent bins as positions in the range, [B, D + 1, H, W] in [0, 1].
+
+        Bins outside the range have zero width.
+        """
         index = torch.arange(self.count + 1, device=self.cell.device, dtype=torch.int32)
         border = self.first[:, None] + index[:, None, None]  # [B, D + 1, H, W]
         return border.clamp(0, self.cells).float() / self.cells
 
     def depths(self) -> Tensor:
-        """The bins' centres, [B, D, H, W]."""
+        """Depths of the bins' centres, [B, D, H, W]."""
         if self.apart:
             position = (self.cell.float() + 0.5) / self.cells
         else:
@@ -46,7 +49,7 @@ def to_depth(position: Tensor, depth_range: Tensor, inverse: bool) -> Tensor:
     """Position in [0, 1] -> depth. position [B, ...], depth_range [B, 2]."""
     near, far = _bounds(position, depth_range)
     if inverse:
-        # As a mean of 1/near and 1/far: one fraction would cancel at the far end of a wide range.
+        # As a mean of 1/near and 1/far: a single fraction would suffer cancellation near `far`.
         return 1 / ((1 - position) / near + position / far)
     return near + position * (far - near)
 

@@ -63,16 +63,16 @@ def _kernel(
     tl.store(confidence + at, (around if NEARBY else 1.0) / total, mask=keep)
 
 
-def choose(bins: Bins, logits: Tensor, nearby: bool, place: bool) -> tuple[Tensor, Tensor]:
-    """Cells (place: where in them) [B, H, W] and confidence [B, 1, H, W]; logits of any floating type."""
+def choose(bins: Bins, logits: Tensor, nearby: bool, fractional: bool) -> tuple[Tensor, Tensor]:
+    """Cells or fractional cells [B, H, W] and confidence [B, 1, H, W]; logits of any floating type."""
     cell = bins.cell.contiguous()
-    chosen = torch.empty_like(cell, dtype=torch.float32 if place else cell.dtype)
+    chosen = torch.empty_like(cell, dtype=torch.float32 if fractional else cell.dtype)
     confidence = torch.empty_like(cell, dtype=torch.float32)
     if logits.stride(3) != 1:
         logits = logits.contiguous()
     batch, count, height, width = logits.shape
     _kernel[(triton.cdiv(height * width, _BLOCK), batch)](
         logits, cell, chosen, confidence, *logits.stride()[:3], height, width, bins.cells, D=count,
-        FACTOR=bins.factor, SHIFT=bins.shift, NEARBY=nearby, PLACE=place, BLOCK=_BLOCK,
+        FACTOR=bins.factor, SHIFT=bins.shift, NEARBY=nearby, PLACE=fractional, BLOCK=_BLOCK,
     )  # fmt: skip
     return chosen, confidence[:, None]

@@ -6,10 +6,12 @@ addition are passes of their own there. Inference only. The kernels of ops/conv.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from gbinet.ops.launch_triton import dot_precision, dot_size
+from gbinet.ops.layout import voxel_rows
 
 # Volumes are [B, D, H, W, C] in memory (channels_last_3d); an image is a volume with D = 1. Weights are
 # [kd, kh, kw, I, O]: the taps along a row times the channels lie side by side, as they do in the volume.
@@ -178,7 +180,7 @@ def conv3d(
     planar: bool = False,  # D = 1, no skip: the result is contiguous, not channels last
 ) -> Tensor:  # [B, O, D, h, w]
     """Convolution with 'same' padding and stride in space."""
-    rows = _rows(volume)
+    rows = voxel_rows(volume)
     batch, depth, height, width, inputs = rows.shape
     depth_taps, kernel, _, _, outputs = packed.shape
     out_height, out_width = -(-height // stride), -(-width // stride)
@@ -187,9 +189,9 @@ def conv3d(
     block = _block(rows)
     grid = (triton.cdiv(out_height * out_width, block), batch * depth)
     _conv_kernel[grid](
-        rows, packed, bias, output if skip is None else _rows(skip), output, depth, height, width, out_height,
-        out_width, STRIDE=stride, KD=depth_taps, K=kernel, TAPS=taps,
-        KP=max(16, triton.next_power_of_2(taps * inputs)), PLANAR=planar, DILATION=dilation,
+        rows, packed, bias, output if skip is None else voxel_rows(skip), output, depth, height, width,
+        out_height, out_width, STRIDE=stride, KD=depth_taps, K=kernel, TAPS=taps, KP=dot_size(taps * inputs),
+        PLANAR=planar, DILATION=dilation,
         **_sizes(packed, relu, skip is not None, block), num_stages=_stages(taps * inputs, outputs),
     )  # fmt: skip
     if planar:
@@ -205,31 +207,26 @@ def conv_transpose3d_into(
     skip: Tensor,  # [B, O, D, 2H, 2W]: added after the ReLU, and written over: no memory for the result
 ) -> Tensor:  # [B, O, D, 2H, 2W]
     """Transposed 3x3x3 convolution that doubles height and width, and ReLU."""
-    rows = _rows(volume)
+    rows = voxel_rows(volume)
     batch, depth, height, width, inputs = rows.shape
-    output = _rows(skip)  # every voxel is read and then written by the same thread
+    output = voxel_rows(skip)  # every voxel is read and then written by the same thread
     block = _block(rows)
     grid = (triton.cdiv(height * width, block), batch * depth, 4)
     _up_kernel[grid](
         rows, packed, bias, output, output, depth, height, width,
-        IP=max(16, triton.next_power_of_2(inputs)), **_sizes(packed, True, True, block), num_stages=2,
+        IP=dot_size(inputs), **_sizes(packed, True, True, block), num_stages=2,
     )  # fmt: skip
     return output.permute(0, 4, 1, 2, 3)
 
 
 def _stages(inputs: int, outputs: int) -> int:
-    """Of loading ahead: not worth it for few channels, no room in shared memory for many."""
+    """Stages of loading ahead: not worth it for few channels, too much shared memory for many."""
     return 2 if inputs > 32 and inputs * outputs < 128 * 128 else 1
 
 
 def _block(rows: Tensor) -> int:
-    """Voxels per program; float32 takes twice the shared memory, and few use it."""
+    """Voxels per program; float32 takes twice the shared memory, and is rarely used."""
     return 128 if rows.element_size() == 2 else 32
-
-
-def _rows(volume: Tensor) -> Tensor:
-    """[B, C, D, H, W] -> [B, D, H, W, C], contiguous; no copy for channels_last_3d."""
-    return volume.permute(0, 2, 3, 4, 1).contiguous()
 
 
 def _sizes(packed: Tensor, relu: bool, skip: bool, block: int) -> dict[str, int | str | bool]:
@@ -237,9 +234,9 @@ def _sizes(packed: Tensor, relu: bool, skip: bool, block: int) -> dict[str, int 
     return {
         "I": inputs,
         "O": outputs,
-        "OP": max(16, triton.next_power_of_2(outputs)),
+        "OP": dot_size(outputs),
         "RELU": relu,
         "SKIP": skip,
         "BLOCK": block,
-        "PRECISION": "ieee" if packed.dtype == torch.float32 else "tf32",
+        "PRECISION": dot_precision(packed.dtype),
     }

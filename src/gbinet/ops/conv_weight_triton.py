@@ -12,6 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gbinet.ops.launch_triton import dot_size
+from gbinet.ops.layout import voxel_rows
+
 # Volumes are [B, D, H, W, C] in memory (channels_last_3d); an image is a volume with D = 1.
 _SIZES = ("depth", "height", "width", "fine_height", "fine_width", "rows")
 _PROGRAMS = 1024  # that a GPU is kept busy with
@@ -87,10 +90,10 @@ def weight_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Sums over pixels p of fine[STRIDE * p + tap] times coarse[p], [I, O, depth taps, 3, 3], and of coarse
     [O]; float32. Of a convolution, fine is its input and coarse the gradient of its result."""
-    inner, outer = (volume.permute(0, 2, 3, 4, 1).contiguous() for volume in (fine, coarse))
+    inner, outer = (voxel_rows(volume) for volume in (fine, coarse))
     batch, depth, height, width, outputs = outer.shape
     fine_height, fine_width, inputs = inner.shape[2:]
-    high, broad = triton.next_power_of_2(3 * inputs + 1), max(16, triton.next_power_of_2(outputs))
+    high, broad = triton.next_power_of_2(3 * inputs + 1), dot_size(outputs)
     across = triton.cdiv(width, _BLOCK)
     rows = max(4, across * height * batch * depth * depth_taps // _PROGRAMS)
     grid = (across, triton.cdiv(height, rows), batch * depth * depth_taps)

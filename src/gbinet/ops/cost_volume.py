@@ -25,14 +25,14 @@ def views_of(maps: Maps) -> Sequence[Tensor]:
 
 
 def with_reference(maps: Maps) -> tuple[Maps, Tensor]:
-    """The maps, for cost volumes only, and the reference's map by itself, for others.
+    """The maps, for cost volumes only, and the reference's map by itself, for everything else.
 
-    Both from one tensor with a gradient: backwards the reference's is added to the cost volumes' in place,
-    where it would else become a gradient of all views, zero but in one.
+    In training, the gradient of the reference's map is added in place to that of the maps. Plain indexing
+    would make it a gradient of all views first, zero in all but one.
     """
     if isinstance(maps, Tensor) and maps.requires_grad and torch.is_grad_enabled():
-        together: tuple[Tensor, Tensor] = _WithReference.apply(maps)  # type: ignore[no-untyped-call]
-        return together
+        result: tuple[Tensor, Tensor] = _WithReference.apply(maps)  # type: ignore[no-untyped-call]
+        return result
     return maps, views_of(maps)[0]
 
 
@@ -44,15 +44,15 @@ class _WithReference(torch.autograd.Function):
         return maps.view_as(maps), maps[:, 0]
 
     @staticmethod
-    def backward(ctx: Any, of_maps: Tensor | None, of_reference: Tensor | None) -> Tensor | None:
-        if of_reference is None:
-            return of_maps
-        if of_maps is None:
-            of_maps = of_reference.new_zeros(ctx.shape)
-        if 0 in of_maps.stride():  # expanded: several places are one number
-            of_maps = of_maps.clone()
-        of_maps[:, 0] += of_reference  # made by the cost volumes for this alone
-        return of_maps
+    def backward(ctx: Any, grad_maps: Tensor | None, grad_reference: Tensor | None) -> Tensor | None:
+        if grad_reference is None:
+            return grad_maps
+        if grad_maps is None:
+            grad_maps = grad_reference.new_zeros(ctx.shape)
+        if 0 in grad_maps.stride():  # expanded: several elements share memory
+            grad_maps = grad_maps.clone()
+        grad_maps[:, 0] += grad_reference  # in place: nobody else reads this gradient of the cost volumes
+        return grad_maps
 
 
 def reference_size(maps: Maps) -> tuple[int, int]:
@@ -64,13 +64,13 @@ def reference_size(maps: Maps) -> tuple[int, int]:
 def cost_volume(
     maps: Maps,
     transforms: Tensor,  # [B, V - 1, 12] of the whole images: see warp.py
-    hypotheses: Bins | Tensor,  # what they follow from, or the depths themselves, [B, D, H, W] float32
-    network: nn.Module,  # gives views their weights: see view_weight.py
+    hypotheses: Bins | Tensor,  # bins, for their centres; or depths [B, D, H, W] float32
+    network: nn.Module,  # computes the weights of views: see view_weight.py
     groups: int,
     scale: int = 1,  # image size / feature size
-    packed: tuple[Tensor, Tensor] | None = None,  # the network for the kernel: view_weight.pack
+    packed: tuple[Tensor, Tensor] | None = None,  # the network as the kernel reads it: view_weight.pack
 ) -> Tensor:  # [B, G, D, H, W] in the features' type
-    """Correlation of the reference with all sources at each hypothesis, fused over the sources."""
+    """Correlation of the reference with each source at every hypothesis, averaged by the views' weights."""
     views = views_of(maps)
     if packed is not None and isinstance(hypotheses, Bins) and ops.usable(*views):
         from gbinet.ops import cost_volume_triton
@@ -84,24 +84,24 @@ def cost_volume(
         from gbinet.ops import cost_volume_cpu
 
         return cost_volume_cpu.cost_volume(views, transforms, depth, network, groups)
-    together = network.training and isinstance(maps, Tensor) and ops.usable(maps, depth)
-    if (
-        together
-        and warp.suits(views[0], depth, groups)
-        and view_weight.suits(network, groups, depth.shape[1])
-    ):
-        assert isinstance(maps, Tensor)
+    if isinstance(maps, Tensor) and _training_kernels_suit(maps, depth, network, groups):
         return cost_volume_training(maps, transforms, depth, network, groups)
     return cost_volume_plain(views, transforms, depth, network, groups)
+
+
+def _training_kernels_suit(features: Tensor, depth: Tensor, network: nn.Module, groups: int) -> bool:
+    if not (network.training and ops.usable(features, depth)):
+        return False
+    return warp.suits(features[:, 0], depth, groups) and view_weight.suits(network, groups, depth.shape[1])
 
 
 def cost_volume_training(
     features: Tensor, transforms: Tensor, depth: Tensor, network: nn.Module, groups: int
 ) -> Tensor:
-    """All views together by the training kernels. features [B, V, C, H, W], transforms at their scale."""
+    """All views at once by the training kernels. features [B, V, C, H, W], transforms at their scale."""
     mixed = torch.is_autocast_enabled(features.device.type)
-    kind = torch.get_autocast_dtype(features.device.type) if mixed else features.dtype
-    volumes = warp.warp_correlation_views(features, transforms, depth, groups, kind)
+    dtype = torch.get_autocast_dtype(features.device.type) if mixed else features.dtype
+    volumes = warp.warp_correlation_views(features, transforms, depth, groups, dtype)
     return view_weight.weigh_views_fast(volumes, network).permute(0, 4, 1, 2, 3)
 
 
@@ -111,8 +111,8 @@ def cost_volume_plain(
     """One view after the other. transforms [B, V - 1, 12] at the features' scale, depth [B, D, H, W]."""
     bands = []
     for rows in _bands(depth, training=network.training or torch.is_grad_enabled()):
-        reference, sources = views[0][..., rows, :], views[1:]
-        volumes = _volumes(reference, sources, _below(transforms, rows.start), depth[..., rows, :], groups)
+        reference, below = views[0][..., rows, :], _starting_at_row(transforms, rows.start)
+        volumes = _volumes(reference, views[1:], below, depth[..., rows, :], groups)
         bands.append(view_weight.weigh_views_plain(volumes, network).to(reference.dtype))
     return bands[0] if len(bands) == 1 else torch.cat(bands, dim=3)
 
@@ -124,20 +124,20 @@ def _volumes(
         yield warp.warp_correlation(reference, source, transform, depth, groups)
 
 
-def _below(transforms: Tensor, top: int) -> Tensor:
-    """Transforms [..., 12] of the part of the reference that begins at a row."""
+def _starting_at_row(transforms: Tensor, top: int) -> Tensor:
+    """Transforms [..., 12] of the part of the reference that starts at a row."""
     if not top:
         return transforms
-    moved = transforms.clone()
-    moved[..., 2:9:3] += top * transforms[..., 1:8:3]
-    return moved
+    shifted = transforms.clone()
+    shifted[..., 2:9:3] += top * transforms[..., 1:8:3]  # M (x, y + top, 1)
+    return shifted
 
 
 def _bands(hypotheses: Tensor, training: bool) -> list[slice]:
     """Rows of the reference to work on at a time.
 
-    On a CPU, bands whose intermediate results fit into its cache take half the time. A GPU takes all rows at
-    once, and so does training, whose batch norms look at the whole volume.
+    On a CPU, bands whose intermediate results fit into its cache take half the time. On a GPU all rows are
+    computed at once, and so they are in training, where batch norms need the whole volume.
     """
     height, width = hypotheses.shape[-2:]
     rows = height if training or hypotheses.device.type != "cpu" else max(1, BAND_PIXELS // width)

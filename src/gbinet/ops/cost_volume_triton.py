@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -15,7 +14,8 @@ from torch import Tensor
 from gbinet.ops.bilinear_triton import project, sample
 from gbinet.ops.bins import Bins
 from gbinet.ops.bins_triton import bin_depth
-from gbinet.ops.warp_triton import rows_of_channels
+from gbinet.ops.launch_triton import dot_precision
+from gbinet.ops.layout import pixel_rows
 
 # Groups and the layers of the view weights are padded to 16: a matrix product needs that many.
 
@@ -166,8 +166,8 @@ def cost_volume(
     groups: int,
     scale: int = 1,  # image size / feature size
 ) -> Tensor:  # [B, G, D, H, W], groups side by side; of bins apart, all groups of all bins of a pixel
-    rows = rows_of_channels(reference)
-    maps = tuple(rows_of_channels(s) for s in sources)
+    rows = pixel_rows(reference)
+    maps = tuple(pixel_rows(s) for s in sources)
     batch, height, width, channels = rows.shape
     padded = triton.next_power_of_2(bins.count)
     together, warps = _launch(padded, channels)
@@ -183,7 +183,7 @@ def cost_volume(
         bins.depth_range.contiguous(), *view_weight, volume, strides, height, width, bins.cells, scale,
         S=len(maps), C=channels, CP=max(8, triton.next_power_of_2(channels)), G=groups, D=bins.count,
         DP=padded, FACTOR=bins.factor, SHIFT=bins.shift, INVERSE=bins.inverse, APART=bins.apart, BLOCK=block,
-        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32", num_warps=warps,
+        PRECISION=dot_precision(rows.dtype), num_warps=warps,
     )  # fmt: skip
     return volume
 

@@ -15,8 +15,8 @@ def deform_conv2d(
     features: Tensor,  # [B, C, H, W]
     offsets: Tensor,  # [B, 18, H, W]: (dy, dx) per tap, taps in row-major order
     weight: Tensor,  # [O, C, 3, 3]
-    packed: Tensor | None = None,  # the weight as `pack` gives it: forwards only, then
-    out: Tensor | None = None,  # memory from `room`: the result is written there
+    packed: Tensor | None = None,  # the weight as `pack` gives it, for inference only
+    out: Tensor | None = None,  # memory from `empty_output`: the result is written there
 ) -> Tensor:  # [B, O, H, W]
     """Sample at nine displaced positions per pixel (bilinear, zero outside) and convolve."""
     if ops.usable_on_cpu(features, offsets, weight):
@@ -34,7 +34,7 @@ def deform_conv2d(
         from gbinet.ops.deform_triton import forward_into
 
         batch, _, height, width = features.shape
-        out = room(features, batch, len(weight), height, width) if out is None else out
+        out = empty_output(features, batch, len(weight), height, width) if out is None else out
         forward_into(features, offsets, packed, out)
         return out
     return result if out is None else out.copy_(result)
@@ -47,14 +47,14 @@ def deform_conv2d_plain(features: Tensor, offsets: Tensor, weight: Tensor) -> Te
     (or float64 for float64 features) whatever the type of the features.
     """
     height, width = features.shape[-2:]
-    exact = torch.promote_types(offsets.dtype, torch.float32)
-    x, y = pixel_centres(height, width, device=features.device, dtype=exact).unbind(-1)  # [H, W] each
+    dtype = torch.promote_types(offsets.dtype, torch.float32)
+    x, y = pixel_centres(height, width, device=features.device, dtype=dtype).unbind(-1)  # [H, W] each
     output: Tensor | None = None
     for tap in range(9):
         dy, dx = tap // 3 - 1, tap % 3 - 1
-        across = (x + dx + offsets[:, 2 * tap + 1]) * (2 / width) - 1  # -1, 1: left and right border
-        down = (y + dy + offsets[:, 2 * tap]) * (2 / height) - 1
-        sampled = sample(features, torch.stack([across, down], dim=-1))  # [B, C, H, W]
+        grid_x = (x + dx + offsets[:, 2 * tap + 1]) * (2 / width) - 1  # -1, 1: left and right border
+        grid_y = (y + dy + offsets[:, 2 * tap]) * (2 / height) - 1
+        sampled = sample(features, torch.stack([grid_x, grid_y], dim=-1))  # [B, C, H, W]
         term = F.conv2d(sampled, weight[:, :, tap // 3, tap % 3, None, None])
         output = term if output is None else output + term
     assert output is not None
@@ -70,12 +70,13 @@ def deform_conv2d_fast(features: Tensor, offsets: Tensor, weight: Tensor) -> Ten
 
 
 def pack(weight: Tensor) -> Tensor | None:
-    """[O, C, 3, 3] -> [9, C, O], as the kernels read it; None where they do not serve."""
+    """[O, C, 3, 3] -> [9, C, O], as the kernels read it; None where they cannot be used."""
     return taps_of(weight.detach()) if ops.usable(weight) else None
 
 
-def room(like: Tensor, *shape: int) -> Tensor:
-    """Memory for results [..., O, H, W], laid out as they are written: channels last by the kernels."""
+def empty_output(like: Tensor, *shape: int) -> Tensor:
+    """Uninitialised memory for results [..., O, H, W], in the layout they are written in: by kernels channels
+    last."""
     if not ops.usable(like):
         return like.new_empty(shape)
     *leading, channels, height, width = shape

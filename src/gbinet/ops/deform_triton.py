@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gbinet.ops.bilinear_triton import corner, sample, split
 from gbinet.ops.deform import taps_of
+from gbinet.ops.launch_triton import dot_precision, dot_size
 
 TAPS = 9
 _FORWARD_BLOCK, _FORWARD_WARPS = 64, 4  # of inference
@@ -157,8 +158,8 @@ class SampledConvolution(torch.autograd.Function):
         taps = taps_of(weight.to(features.dtype))
         batch, height, width, _ = features_last.shape
         # Feature maps differ little between neighbouring hypotheses: autocast must not round them.
-        kind = torch.float32 if torch.is_autocast_enabled(features.device.type) else features.dtype
-        output = features_last.new_empty(batch, height, width, weight.shape[0], dtype=kind)
+        dtype = torch.float32 if torch.is_autocast_enabled(features.device.type) else features.dtype
+        output = features_last.new_empty(batch, height, width, weight.shape[0], dtype=dtype)
         pixels, block = batch * height * width, 64
         _forward_kernel[(triton.cdiv(pixels, block),)](
             features_last, offsets_last, taps, output, pixels, height, width, **_sizes(taps, block),
@@ -184,8 +185,8 @@ class SampledConvolution(torch.autograd.Function):
             **_sizes(taps, block), num_stages=1,
         )  # fmt: skip
         grad_weight = grad_taps.reshape(3, 3, *taps.shape[1:]).permute(3, 2, 0, 1).to(ctx.weight_type)
-        to_features = grad_features.to(features.dtype).permute(0, 3, 1, 2)
-        return to_features, grad_offsets.permute(0, 3, 1, 2), grad_weight
+        grad_features = grad_features.to(features.dtype)
+        return grad_features.permute(0, 3, 1, 2), grad_offsets.permute(0, 3, 1, 2), grad_weight
 
 
 def forward_into(features: Tensor, offsets: Tensor, taps: Tensor, output: Tensor) -> None:
@@ -206,9 +207,9 @@ def _sizes(taps: Tensor, block: int) -> dict[str, int | str]:
     channels, outputs = taps.shape[1:]  # [9, C, O]
     return {
         "C": channels,
-        "CP": max(16, triton.next_power_of_2(channels)),  # a matrix product needs 16 rows and columns
+        "CP": dot_size(channels),
         "O": outputs,
-        "OP": max(16, triton.next_power_of_2(outputs)),
+        "OP": dot_size(outputs),
         "BLOCK": block,
-        "PRECISION": "ieee" if taps.dtype == torch.float32 else "tf32",  # only float32 looks at it
+        "PRECISION": dot_precision(taps.dtype),
     }

@@ -1,4 +1,4 @@
-"""Sums that save memory where no gradient forbids it."""
+"""Sums in place, where no gradient needs the terms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A merge of the feature pyramid: 1x1 convolution of the own scale plus the coarser one enlarged."""
+"""A merge of the feature pyramid: 1x1 convolution of the finer map plus the coarser map upsampled."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from gbinet.ops.conv import Packed
 from gbinet.ops.inplace import add_into
 
 
-def merge(own: Tensor, coarser: Tensor, lateral: nn.Conv2d, packed: Packed | None = None) -> Tensor:
-    """own [B, I, H, W] and coarser [B, O, H / 2, W / 2] -> [B, O, H, W]; lateral is a 1x1 convolution."""
-    if not ops.usable(own):
-        return merge_plain(own, coarser, lateral)
+def merge(
+    fine: Tensor,  # [B, I, H, W]
+    coarse: Tensor,  # [B, O, H / 2, W / 2]
+    lateral: nn.Conv2d,  # 1x1
+    packed: Packed | None = None,  # the convolution as the kernels read it
+) -> Tensor:  # [B, O, H, W]
+    if not ops.usable(fine):
+        return merge_plain(fine, coarse, lateral)
     from gbinet.ops import merge_triton
 
     if packed is None:
-        merged: Tensor = merge_triton.AddEnlarged.apply(lateral(own), coarser)  # type: ignore[no-untyped-call]
+        merged: Tensor = merge_triton.AddUpsampled.apply(lateral(fine), coarse)  # type: ignore[no-untyped-call]
         return merged
-    return merge_triton.merge(own, coarser, packed.weight[0, 0, 0], packed.bias)
+    return merge_triton.merge(fine, coarse, packed.weight[0, 0, 0], packed.bias)
 
 
-def merge_plain(own: Tensor, coarser: Tensor, lateral: nn.Conv2d) -> Tensor:
-    changed: Tensor = lateral(own)
-    kind = "cpu" if coarser.is_meta else coarser.device.type
-    with torch.autocast(kind, enabled=False):  # it would widen the map to float32
-        enlarged = F.interpolate(coarser, scale_factor=2, mode="bilinear", align_corners=False)
-    return add_into(changed, enlarged)
+def merge_plain(fine: Tensor, coarse: Tensor, lateral: nn.Conv2d) -> Tensor:
+    merged: Tensor = lateral(fine)
+    device = "cpu" if coarse.is_meta else coarse.device.type
+    with torch.autocast(device, enabled=False):  # it would convert the map to float32
+        upsampled = F.interpolate(coarse, scale_factor=2, mode="bilinear", align_corners=False)
+    return add_into(merged, upsampled)

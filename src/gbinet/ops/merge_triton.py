@@ -1,7 +1,7 @@
-"""A merge of the feature pyramid: 1x1 convolution of the own scale plus the coarser one enlarged.
+"""A merge of the feature pyramid: 1x1 convolution of the finer map plus the coarser map upsampled.
 
-The kernels of ops/merge.py. Inference does all of it in one pass; training adds the enlarged map, with a
-gradient. Doubling is bilinear, the images' borders stay borders: 3/4 of the nearest row and 1/4 of the next.
+The kernels of ops/merge.py. Inference does all of it in one pass; in training the kernel adds the upsampled
+map, with a gradient. Upsampling is bilinear: 3/4 of the nearest row and 1/4 of the next, columns alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gbinet.ops.warp_triton import rows_of_channels
+from gbinet.ops.launch_triton import dot_precision, dot_size
+from gbinet.ops.layout import pixel_rows
 
 
 @triton.jit
@@ -136,12 +137,12 @@ def _shrink_kernel(
     tl.store(gradient + at, total.to(gradient.dtype.element_ty), mask=mask)
 
 
-class AddEnlarged(torch.autograd.Function):
-    """own [B, C, H, W] plus coarser [B, C, H / 2, W / 2] enlarged."""
+class AddUpsampled(torch.autograd.Function):
+    """fine [B, C, H, W] plus coarse [B, C, H / 2, W / 2] upsampled."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, coarser: Tensor) -> Tensor:
-        rows, low = rows_of_channels(own).contiguous(), rows_of_channels(coarser).contiguous()
+    def forward(ctx: Any, fine: Tensor, coarse: Tensor) -> Tensor:
+        rows, low = pixel_rows(fine).contiguous(), pixel_rows(coarse).contiguous()
         output = torch.empty_like(rows)
         batch, height, width, channels = rows.shape
         if low.shape != (batch, height / 2, width / 2, channels):
@@ -151,15 +152,15 @@ class AddEnlarged(torch.autograd.Function):
         sizes = _sizes(channels)
         grid = (triton.cdiv(height * width, sizes["BLOCK"]), batch)
         _add_kernel[grid](rows, low, output, height, width, **sizes)
-        ctx.kind = coarser.dtype
+        ctx.coarse_dtype = coarse.dtype
         return output.permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
-        rows = rows_of_channels(upstream).contiguous()
+        rows = pixel_rows(upstream).contiguous()
         batch, height, width, channels = rows.shape
         low = (height // 2, width // 2)
-        gradient = rows.new_empty(batch, *low, channels, dtype=ctx.kind)
+        gradient = rows.new_empty(batch, *low, channels, dtype=ctx.coarse_dtype)
         sizes = _sizes(channels)
         grid = (triton.cdiv(low[0] * low[1], sizes["BLOCK"]), batch)
         _shrink_kernel[grid](rows, gradient, *low, **sizes)
@@ -172,19 +173,19 @@ def _sizes(channels: int) -> dict[str, int]:
 
 
 def merge(
-    own: Tensor,  # [B, I, H, W]; H and W even
-    coarser: Tensor,  # [B, O, H / 2, W / 2]
+    fine: Tensor,  # [B, I, H, W]; H and W even
+    coarse: Tensor,  # [B, O, H / 2, W / 2]
     weight: Tensor,  # [I, O]
     bias: Tensor,  # [O] float32
 ) -> Tensor:  # [B, O, H, W]
-    rows, low = rows_of_channels(own).contiguous(), rows_of_channels(coarser).contiguous()
+    rows, low = pixel_rows(fine).contiguous(), pixel_rows(coarse).contiguous()
     batch, height, width, inputs = rows.shape
     outputs = weight.shape[1]
     output = rows.new_empty(batch, height, width, outputs)
     block = 128
     _kernel[(triton.cdiv(height * width, block), batch)](
-        rows, low, weight, bias, output, height, width, I=inputs, IP=max(16, triton.next_power_of_2(inputs)),
-        O=outputs, OP=max(16, triton.next_power_of_2(outputs)), BLOCK=block,
-        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",
+        rows, low, weight, bias, output, height, width, I=inputs, IP=dot_size(inputs),
+        O=outputs, OP=dot_size(outputs), BLOCK=block,
+        PRECISION=dot_precision(rows.dtype),
     )  # fmt: skip
     return output.permute(0, 3, 1, 2)

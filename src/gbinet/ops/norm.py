@@ -1,4 +1,4 @@
-"""Batch norm and ReLU in one."""
+"""Batch norm followed by ReLU."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gbinet import ops
+from gbinet.ops.layout import channels_last
 
 
 def norm_relu(values: Tensor, norm: nn.Module) -> Tensor:
-    """relu(norm(values)); in training a batch norm's statistics are those of `values`."""
+    """relu(norm(values)), [B, C, ...]; in training with the statistics of `values`."""
     if norm.training and ops.usable(values) and suits(norm):
         return norm_relu_fast(values, norm)
     return norm_relu_plain(values, norm)
@@ -21,17 +22,17 @@ def norm_relu_plain(values: Tensor, norm: nn.Module) -> Tensor:
 
 
 def suits(norm: nn.Module) -> bool:
-    """What the kernels serve: batch norms of one process in training, with a power of two of channels."""
+    """Whether there are kernels: for batch norms of one process in training, a power of two channels."""
     if not isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d) or not norm.training:
         return False
     channels = norm.num_features
-    usual = norm.affine and norm.track_running_stats and norm.momentum is not None
-    return usual and channels & (channels - 1) == 0 and channels <= 256
+    complete = norm.affine and norm.track_running_stats and norm.momentum is not None
+    return complete and channels & (channels - 1) == 0 and channels <= 256
 
 
 def norm_relu_fast(values: Tensor, norm: nn.Module) -> Tensor:
-    """By the kernels; running statistics are updated too."""
-    from gbinet.ops.norm_triton import NormRelu, channels_last
+    """norm_relu by the kernels; running statistics are updated too."""
+    from gbinet.ops.norm_triton import NormRelu
 
     assert isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d)
     assert norm.running_mean is not None and norm.running_var is not None

@@ -1,7 +1,7 @@
 """Batch norm and ReLU in one, for training, channels last. The kernels of ops/norm.py.
 
 Forwards one pass for the statistics and one that writes the result; backwards one pass for the sums and one
-that writes the gradient. torch has no kernel for 3D batch norm in this layout that comes near that.
+that writes the gradient. torch's kernels for 3D batch norm in this layout are much slower.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from gbinet.ops.layout import channels_last
 
 PROGRAMS = 512  # at most so many partial sums
 BLOCK = 4096  # numbers of a block: lines of LANES numbers, of one or more voxels
@@ -261,17 +263,12 @@ def finish_statistics(
 
 
 def _sizes(values: Tensor) -> tuple[int, int, dict[str, int]]:
-    """Numbers, channels, and how the kernels cut them."""
+    """Number of values, channels, and the kernels' sizes of lines and blocks."""
     channels = values.shape[1]
     lanes = max(LANES, channels)
     return values.numel(), channels, {"LANES": lanes, "BLOCK": BLOCK // lanes}
 
 
 def _adding_up(lanes: int) -> dict[str, int]:
-    """How one program adds up what the others left: many at a time, because it waits for memory."""
+    """Sizes for one program that adds up the partial sums of the others: many at a time to hide latency."""
     return {"LANES": lanes, "P": 8192 // lanes, "num_warps": 16}
-
-
-def channels_last(values: Tensor) -> Tensor:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return values.contiguous(memory_format=formats[values.dim()])

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gbinet.ops.normalise import FILLED
+from gbinet.ops.normalise import PADDED_CHANNELS
 
 _BLOCK = 256
 
@@ -41,14 +41,14 @@ def _normalise(
 
 
 def normalise(images: Tensor, dtype: torch.dtype, multiple: int) -> Tensor:
-    """[N, C, H, W] -> [N, FILLED, H', W'], channels last."""
+    """[N, C, H, W] -> [N, 4, H', W'], channels last."""
     if images.stride(3) != 1:
         images = images.contiguous()
     count, channels, height, width = images.shape
     out_height, out_width = height + -height % multiple, width + -width % multiple
-    output = images.new_empty(count, out_height, out_width, FILLED, dtype=dtype)
+    output = images.new_empty(count, out_height, out_width, PADDED_CHANNELS, dtype=dtype)
     _normalise[(triton.cdiv(out_height * out_width, _BLOCK), count)](
-        images, output, *images.stride()[:3], height, width, out_height, out_width, C=channels, WIDTH=FILLED,
-        BLOCK=_BLOCK,
+        images, output, *images.stride()[:3], height, width, out_height, out_width, C=channels,
+        WIDTH=PADDED_CHANNELS, BLOCK=_BLOCK,
     )  # fmt: skip
     return output.permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""Inputs of a chooser and what follows from its answer, in one pass each. Kernels of ops/parents.py."""
+"""Input of the network that chooses parents, and the choice from its logits. Kernels of ops/parents.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gbinet.ops.warp_triton import rows_of_channels
+from gbinet.ops.layout import pixel_rows
 
 _BLOCK = 128
 
@@ -62,7 +62,7 @@ def _inputs(
 def inputs(volume: Tensor, reference: Tensor, cells: Tensor, near: int, aligned: int) -> Tensor:
     """volume [B, G, N, H, W], reference [B, C, H, W], cells [B, N, H, W] -> [B, WIDTH, H, W]."""
     matches = volume.permute(0, 3, 4, 2, 1).contiguous().flatten(3)  # [B, H, W, N * G]; no copy as it comes
-    rows = rows_of_channels(reference)
+    rows = pixel_rows(reference)
     batch, height, width, channels = rows.shape
     count, used = cells.shape[1], matches.shape[3] + channels
     total = -(-(used + count - 1) // aligned) * aligned

@@ -1,4 +1,4 @@
-"""Inputs of the refiner and its answer, in one pass each. Kernels of ops/refine.py; no gradient."""
+"""Input of the refiner's network and refined cells from its output. Kernels of ops/refine.py; no gradient."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gbinet.ops.layout import pixel_rows
 from gbinet.ops.parents_triton import saturated
 from gbinet.ops.refine import FAR, NEAR, input_channels
-from gbinet.ops.warp_triton import rows_of_channels
 
 _BLOCK = 128
 
@@ -64,18 +64,23 @@ def _inputs(
     tl.store(rows + FIRST + C + r, nothing, mask=keep[:, None] & (r < WIDTH - FIRST - C))
 
 
-def inputs(places: Tensor, smoothings: int, sure: Tensor, reference: Tensor, filled: int) -> Tensor:
-    """places [B, N, h, w], sure [B, 2, h, w], reference [B, C, h, w] -> [B, filled, h, w], channels last."""
-    rows = rows_of_channels(reference)
+def inputs(
+    candidates: Tensor,  # [B, N, h, w] float32
+    smoothings: int,
+    confidences: Tensor,  # [B, 2, h, w]
+    reference: Tensor,  # [B, C, h, w]
+    total: int,  # channels of the result
+) -> Tensor:  # [B, total, h, w], channels last
+    rows = pixel_rows(reference)
     batch, height, width, channels = rows.shape
-    count = places.shape[1]
+    count = candidates.shape[1]
     first = input_channels(count, 0)
-    output = rows.new_empty(batch, height, width, filled)
+    output = rows.new_empty(batch, height, width, total)
     _inputs[(triton.cdiv(height * width, _BLOCK), batch)](
-        places.contiguous(), sure.float().contiguous(), rows, output, rows.stride(0), height * width, N=count,
-        SMOOTHINGS=smoothings, NEAR=NEAR, FAR=FAR, C=channels, CP=triton.next_power_of_2(channels),
-        FIRST=first, FP=triton.next_power_of_2(first), WIDTH=filled,
-        RP=triton.next_power_of_2(max(1, filled - first - channels)), BLOCK=_BLOCK,
+        candidates.contiguous(), confidences.float().contiguous(), rows, output, rows.stride(0),
+        height * width, N=count, SMOOTHINGS=smoothings, NEAR=NEAR, FAR=FAR, C=channels,
+        CP=triton.next_power_of_2(channels), FIRST=first, FP=triton.next_power_of_2(first), WIDTH=total,
+        RP=triton.next_power_of_2(max(1, total - first - channels)), BLOCK=_BLOCK,
     )  # fmt: skip
     return output.permute(0, 3, 1, 2)
 
@@ -113,13 +118,14 @@ def _mixed(
         tl.store(logit + batch * pixels + pixel, last, mask=keep)
 
 
-def mixed(said: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """said [B, N + 1 or N + 2, h, w], places [B, N, h, w] -> [B, h, w] and [B, 0 or 1, h, w], float32."""
-    batch, count, height, width = places.shape
-    more = said.shape[1] - count - 1
-    place = places.new_empty(batch, height, width)
-    logit = places.new_empty(batch, more, height, width)
+def refined(output: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """output [B, N + 1 or N + 2, h, w], candidates [B, N, h, w] -> [B, h, w], [B, 0 or 1, h, w], float32."""
+    batch, count, height, width = candidates.shape
+    more = output.shape[1] - count - 1
+    cells = candidates.new_empty(batch, height, width)
+    logit = candidates.new_empty(batch, more, height, width)
     _mixed[(triton.cdiv(height * width, _BLOCK), batch)](
-        said.contiguous(), places.contiguous(), place, logit, height * width, N=count, MORE=more, BLOCK=_BLOCK
-    )
-    return place, logit
+        output.contiguous(), candidates.contiguous(), cells, logit, height * width, N=count, MORE=more,
+        BLOCK=_BLOCK,
+    )  # fmt: skip
+    return cells, logit

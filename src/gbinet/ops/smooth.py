@@ -1,10 +1,10 @@
-"""Averaging the answers of a stage over neighbours on the same surface.
+"""Averaging the fractional cells of a stage over neighbours on the same surface.
 
-Every pixel is searched by itself, so its answer carries noise of its own: of the image, and of where the true
-depth happens to lie between the borders of bins, which on a slanted plane changes from row to row. Neighbours
+Every pixel is searched independently, so its result has noise of its own: from the image, and from where the
+true depth lies between the borders of bins, which on a slanted plane changes from row to row. Neighbours
 share the surface but not that noise. In inverse depth a plane is linear in the image, so that the mean over a
-disc around a pixel is the plane's depth at that pixel: away from the image's border nothing is flattened but
-curvature.
+disc around a pixel is the plane's depth at that pixel: away from the image's border only curvature is
+flattened.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_RADIUS = 16  # px
 
 
 def disc(radius: int) -> list[tuple[int, int]]:
-    """Rows and columns of the pixels around (0, 0) that count as within a radius."""
+    """Offsets (row, column) of the pixels within a radius."""
     reach = range(-radius, radius + 1)
     return [(y, x) for y in reach for x in reach if x * x + y * y <= radius * (radius + 1)]
 
@@ -42,8 +42,8 @@ def smoothed_plain(values: Tensor, radius: int, reach: float) -> Tensor:
     padded = F.pad(values[:, None], (radius,) * 4, mode="replicate")[:, 0]
     total, weights = torch.zeros_like(values), torch.zeros_like(values)
     for y, x in disc(radius):
-        away = padded[:, radius + y : radius + y + height, radius + x : radius + x + width] - values
-        weight = (away / reach).square_().neg_().add_(1).clamp_(min=0).square_()
+        difference = padded[:, radius + y : radius + y + height, radius + x : radius + x + width] - values
+        weight = (difference / reach).square_().neg_().add_(1).clamp_(min=0).square_()
         weights += weight
-        total += weight.mul_(away)  # differences, not values: of thousands of cells float32 keeps few digits
+        total += weight.mul_(difference)  # not values: of thousands of cells float32 keeps few digits
     return values + total / weights  # a pixel's own weight is 1

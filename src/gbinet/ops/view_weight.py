@@ -1,4 +1,4 @@
-"""Volumes of the source views -> their mean, weighted by how far a small network trusts each view at a pixel.
+"""The mean of the source views' volumes, weighted per view and pixel by a small network.
 
 The network is any module like ViewWeight of model/cost_volume.py: two hidden blocks of 1x1x1 convolutions,
 `hidden`, and an `output`; called with one view's volume it gives that view's weight.
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from gbinet import ops
 
-WIDTH = 16  # the kernels' matrices are so large
+WIDTH = 16  # rows and columns of the kernels' matrices
 
 
 def weigh_views_plain(volumes: Iterable[Tensor], network: nn.Module) -> Tensor:
-    """Volumes [B, G, D, H, W], one view after the other -> their weighted mean, [B, G, D, H, W].
+    """Volumes [B, G, D, H, W] of one view after the other -> their weighted mean, [B, G, D, H, W].
 
-    Memory for one view's volume and two sums, however many views.
+    Needs memory for one view's volume and two sums, however many views there are.
     """
     weighted_sum: Tensor | None = None
     weight_sum: Tensor | None = None
@@ -41,20 +41,20 @@ def is_folded(network: Any) -> bool:
 
 
 def suits(network: nn.Module, groups: int, bins: int) -> bool:
-    """What the training kernels serve: batch norms of one process in training, of the widths written for."""
+    """Whether there are training kernels: for batch norms of one process, of the widths of ViewWeight."""
     norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    usual = [
+    complete = [
         type(n) is nn.BatchNorm3d and n.training and n.momentum is not None and n.track_running_stats
         for n in norms
     ]
     widths = [n.num_features for n in norms]
-    return all(usual) and widths == [16, 8] and groups <= 16 and groups & (groups - 1) == 0 and bins < 128
+    return all(complete) and widths == [16, 8] and groups <= 16 and groups & (groups - 1) == 0 and bins < 128
 
 
 def weigh_views_fast(volumes: Tensor, network: Any) -> Tensor:
-    """Of all views at once in training: [S, B, D, H, W, G] -> [B, D, H, W, G], with gradients.
+    """All views at once in training: [S, B, D, H, W, G] -> [B, D, H, W, G], with gradients.
 
-    Where bins tie for the largest score the gradient goes to the first; torch's amax shares it out.
+    Where bins tie for the largest score the gradient goes to the first; torch's amax splits it.
     """
     first, second = network.hidden
     norms: tuple[nn.BatchNorm3d, nn.BatchNorm3d] = (first.norm, second.norm)
@@ -70,8 +70,11 @@ def weigh_views_fast(volumes: Tensor, network: Any) -> Tensor:
 
 @torch.no_grad()
 def pack(network: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
-    """A network with folded batch norms as the inference kernel of cost_volume_triton.py reads it: layers
-    [2, 16, 16] in a type and vectors [4, 16] float32. None where it does not serve."""
+    """A network with folded batch norms as cost_volume_triton.py reads it; None where it cannot be used.
+
+    Matrices of the hidden layers [2, 16, 16] in `dtype`; their biases, the output's weights and its bias
+    [4, 16] float32.
+    """
     first, second = (block.conv for block in network.hidden)
     if first.in_channels > WIDTH or not ops.usable(first.weight):
         return None
@@ -103,7 +106,8 @@ class _WeighViews(torch.autograd.Function):
     ) -> Tensor:
         from gbinet.ops import view_weight_triton
 
-        matrix1, matrix2 = _padded(weight1.mT, volumes.dtype), _padded(weight2.mT, volumes.dtype)
+        dtype = volumes.dtype
+        matrix1, matrix2 = _padded(weight1.mT, dtype), _padded(weight2.mT, dtype)
         vectors = torch.stack([_padded(v) for v in (gamma1, beta1, gamma2, beta2, weight3[0])])
         saved = view_weight_triton.forward(volumes, matrix1, matrix2, vectors, bias3, norms)
         ctx.save_for_backward(*saved)
@@ -123,7 +127,7 @@ class _WeighViews(torch.autograd.Function):
         )  # fmt: skip
 
 
-def _padded(values: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
-    """[16] or [16, 16]: the values and zeros."""
+def _padded(values: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The values [n] or [n, m] padded with zeros to [16] or [16, 16]."""
     missing = [n for size in reversed(values.shape) for n in (0, WIDTH - size)]
-    return F.pad(values.to(kind), missing)
+    return F.pad(values.to(dtype), missing)

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gbinet.ops import TINY
+from gbinet.ops.launch_triton import dot_precision
 from gbinet.ops.norm_triton import PROGRAMS
 from gbinet.ops.view_weight_triton import (
     SMALL_BLOCK,
@@ -21,7 +22,6 @@ from gbinet.ops.view_weight_triton import (
     Saved,
     batch_norm,
     matrix,
-    precision,
     relu,
     rows_of,
     vector,
@@ -292,7 +292,7 @@ def backward(upstream: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
     views, batch, bins, pixels, groups = volumes.shape
     upstream = upstream.contiguous()
     sizes = (batch, bins, pixels, views)
-    shape = {"G": groups, "BLOCK": SMALL_BLOCK, "TINY": TINY, "PRECISION": precision(volumes)}
+    shape = {"G": groups, "BLOCK": SMALL_BLOCK, "TINY": TINY, "PRECISION": dot_precision(volumes.dtype)}
     slopes, lives = torch.empty_like(weights), torch.empty_like(choices)
     programs = min(triton.cdiv(batch * pixels, SMALL_BLOCK), PROGRAMS)
     partial = vectors.new_empty(views, programs, SUMS, WIDTH)

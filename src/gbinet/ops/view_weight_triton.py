@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from gbinet.ops import TINY
+from gbinet.ops.launch_triton import dot_precision
 from gbinet.ops.norm_triton import PROGRAMS, finish_statistics
 
 WIDTH = 16
@@ -244,7 +245,7 @@ def forward(
     """The weighted mean of the views [B, D, N, G] first."""
     views, batch, bins, pixels, groups = volumes.shape
     rows = batch * bins * pixels
-    shape = {"G": groups, "BLOCK": BLOCK, "PRECISION": precision(volumes)}
+    shape = {"G": groups, "BLOCK": BLOCK, "PRECISION": dot_precision(volumes.dtype)}
     programs = min(triton.cdiv(rows, BLOCK), PROGRAMS)
     partial = vectors.new_empty(views, programs, 2, WIDTH)
     moments = vectors.new_empty(views, programs, MOMENTS, WIDTH)
@@ -275,7 +276,3 @@ def _finish(partial: Tensor, rows: int, norm: nn.BatchNorm3d) -> Tensor:
     assert norm.num_batches_tracked is not None and norm.momentum is not None
     own = (norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum, norm.eps)
     return finish_statistics(partial, rows, WIDTH, *own)
-
-
-def precision(values: Tensor) -> str:
-    return "ieee" if values.dtype == torch.float32 else "tf32"  # only float32 looks at it

@@ -10,13 +10,14 @@ from torch import Tensor
 from gbinet import ops
 from gbinet.camera import pixel_centres
 from gbinet.ops.bilinear import sample
+from gbinet.ops.layout import pixel_rows
 
-# A transform is twelve numbers, M row by row and then t: a reference pixel p = (x, y, 1) with depth d lies in
-# the source at M p d + t, homogeneous. model/geometry.py makes them of cameras.
+# A transform is twelve numbers, M row by row and then t: a reference pixel p = (x, y, 1) with depth d is
+# projected to M p d + t in the source, homogeneous. model/geometry.py computes them from cameras.
 
 
 def at_scale(transforms: Tensor, scale: int) -> Tensor:
-    """Transforms [..., 12] of images -> those of maps `scale` times smaller; exact for powers of two."""
+    """Transforms [..., 12] of images -> of maps `scale` times smaller; exact for powers of two."""
     if scale == 1:
         return transforms
     smaller = transforms.clone()
@@ -27,7 +28,7 @@ def at_scale(transforms: Tensor, scale: int) -> Tensor:
 
 
 def source_positions(transform: Tensor, depth: Tensor) -> Tensor:
-    """Where reference pixels fall in the source: transform [B, 12], depth [B, D, H, W] -> [..., 2].
+    """Positions of reference pixels in the source: transform [B, 12], depth [B, D, H, W] -> [B, D, H, W, 2].
 
     Points on or behind the source's image plane get a position far outside the image.
     """
@@ -36,6 +37,7 @@ def source_positions(transform: Tensor, depth: Tensor) -> Tensor:
 
 
 def _positions(matrix: Tensor, offset: Tensor, depth: Tensor) -> Tensor:
+    """matrix [B, 3, 3], offset [B, 3], depth [B, D, H, W] -> [B, D, H, W, 2]."""
     height, width = depth.shape[-2:]
     x, y = pixel_centres(height, width, device=depth.device, dtype=depth.dtype).unbind(-1)  # [H, W] each
     a, b, c = matrix.to(depth.dtype)[..., None, None, None].unbind(2)  # columns of M, [B, 3, 1, 1, 1] each
@@ -84,16 +86,15 @@ def warp_correlation(
 def warp_correlation_plain(
     reference: Tensor, source: Tensor, transform: Tensor, depth: Tensor, groups: int
 ) -> Tensor:
-    """The reference of warp_correlation: writes the warped volume."""
-    warped = warp(source, transform, depth)
-    own = reference[:, :, None]
-    product = warped * own if torch.is_grad_enabled() else warped.mul_(own)  # [B, C, D, H, W]
+    """The plain reference of warp_correlation. It writes the warped volume to memory."""
+    warped, target = warp(source, transform, depth), reference[:, :, None]
+    product = warped * target if torch.is_grad_enabled() else warped.mul_(target)  # [B, C, D, H, W]
     batch, channels, bins, height, width = product.shape
     return product.reshape(batch, groups, channels // groups, bins, height, width).mean(2)
 
 
 def suits(reference: Tensor, depth: Tensor, groups: int) -> bool:
-    """What the kernels serve: powers of two of channels and groups, and no gradient of the depth."""
+    """Whether there are kernels: for powers of two of channels and groups, and no gradient of the depth."""
     channels = reference.shape[1]
     powers = channels & (channels - 1) == 0 and groups & (groups - 1) == 0
     return powers and not depth.requires_grad
@@ -102,7 +103,7 @@ def suits(reference: Tensor, depth: Tensor, groups: int) -> bool:
 def warp_correlation_fast(
     reference: Tensor, source: Tensor, transform: Tensor, depth: Tensor, groups: int
 ) -> Tensor:
-    """The same in one pass: no warped volume is ever written. Gradients go to both feature maps."""
+    """The same in one pass, without a warped volume in memory. Gradients go to both feature maps."""
     result: Tensor = _WarpCorrelation.apply(  # type: ignore[no-untyped-call]
         reference, source, transform.contiguous(), depth.contiguous(), groups
     )
@@ -114,12 +115,12 @@ def warp_correlation_views(
     transforms: Tensor,  # [B, V - 1, 12]
     depth: Tensor,  # [B, D, H, W]
     groups: int,
-    kind: torch.dtype,  # of the result; sums are float32
+    dtype: torch.dtype,  # of the result; sums are float32
 ) -> Tensor:  # [V - 1, B, D, H, W, G]
-    """The correlation volumes of all source views by the fast kernels, where these serve."""
-    of_views = transforms.transpose(0, 1).contiguous()  # [S, B, 12]
+    """The correlation volumes of all source views by the kernels, which must suit them."""
+    views_first = transforms.transpose(0, 1).contiguous()  # [V - 1, B, 12]
     result: Tensor = _WarpCorrelationViews.apply(  # type: ignore[no-untyped-call]
-        features, of_views, depth.contiguous(), groups, kind
+        features, views_first, depth.contiguous(), groups, dtype
     )
     return result
 
@@ -131,9 +132,9 @@ class _WarpCorrelation(torch.autograd.Function):
     def forward(
         ctx: Any, reference: Tensor, source: Tensor, transform: Tensor, depth: Tensor, groups: int
     ) -> Tensor:
-        from gbinet.ops.warp_triton import correlate, rows_of_channels
+        from gbinet.ops.warp_triton import correlate
 
-        reference, source = rows_of_channels(reference), rows_of_channels(source)
+        reference, source = pixel_rows(reference), pixel_rows(source)
         output = correlate(reference, source[None], transform, depth, groups)
         ctx.save_for_backward(reference, source, transform, depth)
         ctx.groups = groups
@@ -149,23 +150,23 @@ class _WarpCorrelation(torch.autograd.Function):
         grad_source = torch.zeros(source.shape, dtype=torch.float32, device=source.device)
         inputs = (reference, source[None], transform, depth, upstream)
         correlate_backward(*inputs, grad_reference, grad_source[None], ctx.groups)
-        to_source = grad_source.to(source.dtype).permute(0, 3, 1, 2)
-        return grad_reference.permute(0, 3, 1, 2), to_source, None, None, None
+        grad_source = grad_source.to(source.dtype)
+        return grad_reference.permute(0, 3, 1, 2), grad_source.permute(0, 3, 1, 2), None, None, None
 
 
 class _WarpCorrelationViews(torch.autograd.Function):
-    """All views of a batch at once: one launch, and one gradient instead of a sum over the views."""
+    """All views of a batch at once: one launch, and one gradient instead of a sum over views."""
 
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, transform: Tensor, depth: Tensor, groups: int, kind: torch.dtype
+        ctx: Any, features: Tensor, transform: Tensor, depth: Tensor, groups: int, dtype: torch.dtype
     ) -> Tensor:
         from gbinet.ops.warp_triton import correlate
 
         rows = features.permute(0, 1, 3, 4, 2).contiguous()  # [B, V, H, W, C]; no copy if channels-last
         ctx.save_for_backward(rows, transform, depth)
         ctx.groups = groups
-        return correlate(rows[:, 0], rows[:, 1:].transpose(0, 1), transform, depth, groups, kind)
+        return correlate(rows[:, 0], rows[:, 1:].transpose(0, 1), transform, depth, groups, dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None, None]:

@@ -1,4 +1,4 @@
-"""Warp and group-wise correlation in one pass: no warped volume is ever written. See ops/warp.py."""
+"""Warp and group-wise correlation in one pass, without a warped volume in memory. See ops/warp.py."""
 
 from __future__ import annotations
 
@@ -124,12 +124,12 @@ def correlate(
     transform: Tensor,  # [S, B, 12]
     depth: Tensor,  # [B, D, H, W]
     groups: int,
-    kind: torch.dtype | None = None,
+    dtype: torch.dtype | None = None,  # of the result; None: the features'
 ) -> Tensor:  # [S, B, D, H, W, G]
     bins, height, width = depth.shape[1:]
     channels = reference.shape[-1]
     shape = (len(sources), len(reference), bins, height, width, groups)
-    output = reference.new_empty(shape, dtype=kind or reference.dtype)
+    output = reference.new_empty(shape, dtype=dtype or reference.dtype)
     _forward_kernel[_grid(reference)](
         reference, sources, transform, depth, output, *_arguments(reference, sources, bins),
         C=channels, G=groups, **_cut(channels),
@@ -156,15 +156,9 @@ def correlate_backward(
     )  # fmt: skip
 
 
-def rows_of_channels(features: Tensor) -> Tensor:
-    """[B, C, H, W] -> [B, H, W, C] whose images are contiguous; batches may lie apart (one view of many)."""
-    last = features.permute(0, 2, 3, 1)
-    return last if last[0].is_contiguous() else last.contiguous()
-
-
 def _cut(channels: int) -> dict[str, int]:
-    """Pixels of a program, and its warps. Values of 8 channels change threads many times, for which the warps
-    of a program would wait for each other."""
+    """Pixels of a program, and its warps. With 8 channels, values move between threads often, which is faster
+    within one warp."""
     if channels <= 8:
         return {"BLOCK": 32, "num_warps": 1}
     return {"BLOCK": max(16, 1024 // channels), "num_warps": 4}

@@ -39,7 +39,7 @@ def compute_depths(
     accepted: Callable[[], None],
     keeper: Keeper | None = None,
 ) -> DepthRun:
-    """See `estimate_depths`. Nobody keeps maps that other machines computed."""
+    """`estimate_depths` here or on the cluster, where maps are not kept in memory for fusion."""
     if cluster is not None:
         return estimate_depths_on(
             cluster, scene, model, out, config, overwrite=overwrite, progress=progress, accepted=accepted
@@ -54,26 +54,26 @@ def compute_depths(
 def fusing_beside(
     recent: RecentMaps, fuse_all: Callable[[], FusionResult], progress: Progress | None
 ) -> Iterator[tuple[Callable[[], FusionResult], Progress | None]]:
-    """While the block computes depth maps into `recent`, a thread fuses those that are there.
+    """While the block computes depth maps into `recent`, a thread fuses those that are done.
 
-    Where nothing is kept there (no GPU, or a limit on its memory), fusion begins when all are computed.
-    Yields what waits for the cloud, to be called inside the block, and what the block should call with its
-    progress: it ends the block where fusion has failed. If the block fails, no cloud is made. Where fusion
-    ran out of memory beside the network, it starts again when the network is done.
+    If nothing is kept there (no GPU, or a limit on its memory), fusion begins when all maps are computed.
+    Yields a function that waits for the cloud, to be called inside the block, and the progress that the block
+    should report to: it raises if fusion has failed. If the block fails, no cloud is made. If fusion runs out
+    of memory beside the network, it starts again when the network is done.
     """
     if recent.max_bytes == 0:
         yield fuse_all, progress
         return
     recent.await_maps()
 
-    def tell(done: int, total: int, what: str) -> None:
+    def report(done: int, total: int, what: str) -> None:
         if progress:
             progress(done, total, what)
         if done < total and fusing.done():  # nobody can have fused all of them by now
             _raise_other_than_memory(fusing)
 
     def wait() -> FusionResult:
-        recent.settle()
+        recent.end()
         _raise_other_than_memory(fusing)
         if fusing.exception() is None:
             return fusing.result()
@@ -81,12 +81,12 @@ def fusing_beside(
         give_back_memory(torch.device("cuda"))
         return fuse_all()
 
-    with _quick_turns(), ThreadPoolExecutor(1, "fusion") as thread:
+    with _short_switch_interval(), ThreadPoolExecutor(1, "fusion") as thread:
         fusing = thread.submit(fuse_all)
         try:
-            yield wait, tell
+            yield wait, report
         except BaseException:
-            recent.settle(given_up=True)
+            recent.end(aborted=True)
             raise
 
 
@@ -97,11 +97,11 @@ def _raise_other_than_memory(work: Future[FusionResult]) -> None:
 
 
 @contextmanager
-def _quick_turns() -> Iterator[None]:
-    """A thread that wants Python's lock waits a tenth of the usual time before it asks for it.
+def _short_switch_interval() -> Iterator[None]:
+    """Let threads wait for Python's lock (GIL) a tenth of the usual time before the holder must release it.
 
-    Those who keep the GPU busy take it for moments, many times a view; those who read, write and paint keep
-    it until they are asked.
+    Threads that keep the GPU busy need the lock for moments, many times per view; those that read, write and
+    draw hold it until another thread asks for it.
     """
     usual = sys.getswitchinterval()
     sys.setswitchinterval(usual / 10)
@@ -125,7 +125,7 @@ def compute_cloud(
     wants: Callable[[int], bool],
     writer: CloudWriter | None = None,
 ) -> FusionResult:
-    """See `fuse`. `wants`: of which views `on_view` needs depth map and photo beside the points."""
+    """`fuse` here or on the cluster. `wants`: the views of which `on_view` needs depth map and photo too."""
     views = None if cluster is None else views_on(cluster, scene, files, config, device, wants)
     where = pick_device(device) if cluster is None else torch.device("cpu")
     with _own_stream(where):
@@ -137,7 +137,7 @@ def compute_cloud(
 
 @contextmanager
 def _own_stream(device: torch.device) -> Iterator[None]:
-    """On a GPU, this thread's work runs beside that of others and before it: it is little and waited for."""
+    """On a GPU, give this thread a stream of its own, of high priority: its work is little and urgent."""
     if device.type != "cuda":
         yield
         return
@@ -147,5 +147,5 @@ def _own_stream(device: torch.device) -> Iterator[None]:
 
 
 def tile_writer(cluster: Cluster | None, folder: Path, edge: float) -> TileWriter:
-    """A cloud as tiles, which the machines of a cluster write side by side."""
+    """A writer of tiles; the machines of a cluster write them in parallel."""
     return TileWriter(folder, edge, None if cluster is None else Tasks(cluster))

@@ -1,4 +1,4 @@
-"""A rendered scene, reconstructed and compared with the truth: shows in minutes that everything works."""
+"""The demo: renders a scene, reconstructs it and compares the result with the truth."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gbinet.model.gbinet import GBiNet
 from gbinet.pipeline.reconstruct import ReconstructConfig, Reconstruction, run
 from gbinet.pointcloud import PointCloud
 from gbinet.progress import StepProgress
-from gbinet.render.chance import chance
 from gbinet.render.compose import make_scene
 from gbinet.render.scenery import look_at
+from gbinet.render.seeding import generator
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render
 from gbinet.scene import DepthRange, Scene, View
@@ -35,7 +35,7 @@ _DISTANCE = 0.75  # metres from the cameras to the middle of the table
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """What is rendered."""
+    """Settings of the rendered scene."""
 
     views: int = 9  # photos, on an arc around the table
     width: int = 512
@@ -67,7 +67,7 @@ def run_demo(
     device: str = "auto",
     progress: StepProgress | None = None,
 ) -> DemoResult:
-    """Render, reconstruct, compare; everything lies in `out`."""
+    """Render, reconstruct, compare; all files are written to `out`."""
     config = config or DemoConfig()
     scene = render_scene(out / "scene", config, progress)
     settings = ReconstructConfig(depth=DepthConfig(max_size=config.width, views=5, device=device))
@@ -91,7 +91,7 @@ def score(cloud: Path, scene: Scene, threshold: float) -> CloudScore:
 
 
 def figures(score: CloudScore, threshold: float) -> list[tuple[str, str]]:
-    """For people: millimetres and per cent."""
+    """The scores as label and value for people, in millimetres and per cent."""
     (precision,), (recall,), (fscore,) = (d.values() for d in (score.precision, score.recall, score.fscore))
     return [
         ("median error of the points", f"{score.accuracy_median * 1000:.2f} mm"),
@@ -105,7 +105,7 @@ def render_scene(folder: Path, config: DemoConfig, progress: StepProgress | None
     """Photos and true depth of a rendered table, written to a folder."""
     made = make_scene(config.seed, kind="table")
     cameras = _arc(config)
-    rng = chance(config.seed, "demo")
+    rng = generator(config.seed, "demo")
     views = []
     pictures = []
     for index in range(config.views):
@@ -144,7 +144,7 @@ def _arc(config: DemoConfig) -> Camera:
 
 
 def true_cloud(scene: Scene) -> PointCloud:
-    """Surface points in range that lie in four photos or more (of fewer, in all): what can be found."""
+    """Surface points in range and in two photos or more: all that a reconstruction could find."""
     clouds = []
     for view in scene.views:
         assert view.depth_path is not None and view.depth_range is not None
@@ -160,7 +160,7 @@ def true_cloud(scene: Scene) -> PointCloud:
                 & (pixels[:, 0] < view.camera.width)
                 & (pixels[:, 1] < view.camera.height)
             )
-        clouds.append(PointCloud(points[seen >= min(4, len(scene.views))]))
+        clouds.append(PointCloud(points[seen >= 2]))
     return PointCloud.cat(clouds)
 
 

@@ -1,4 +1,4 @@
-"""A finished reconstruction as other programs read it."""
+"""Export of a finished reconstruction to the formats of other programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LIBRARIES = {"depth-exr": ("OpenEXR", "exr"), "las": ("laspy", "geo"), "laz": (
 
 
 def check_exports(kinds: tuple[ExportKind, ...]) -> None:
-    """A library that is missing is said before the work, not after hours."""
+    """Raise an error now, not after hours, if a library for these exports is missing."""
     for kind in kinds:
         if kind in _LIBRARIES:
             module, extra = _LIBRARIES[kind]
@@ -31,11 +31,11 @@ def check_exports(kinds: tuple[ExportKind, ...]) -> None:
 
 
 def export(
-    scene: Scene, depths: DepthSource, out: Path, kind: ExportKind, located: Georeference | None = None
+    scene: Scene, depths: DepthSource, out: Path, kind: ExportKind, georeference: Georeference | None = None
 ) -> Path:
     """The cloud as out/cloud.<kind>, on the map where known, or scene and depth maps in out/export/<kind>."""
     if kind == "las" or kind == "laz" or kind == "xyz":
-        return copy_cloud(out / "cloud.ply", out / f"cloud.{kind}", located)
+        return copy_cloud(out / "cloud.ply", out / f"cloud.{kind}", georeference)
 
     def maps() -> Iterator[tuple[View, DepthMap]]:
         for index, view in enumerate(scene.views):
@@ -48,10 +48,10 @@ def export(
     return write_scene(scene, out / "export" / kind, to, maps(), cloud)
 
 
-def copy_cloud(source: Path, target: Path, located: Georeference | None = None) -> Path:
-    """The same points in another format, piece by piece; in map coordinates where these are known."""
-    offset = None if located is None else torch.tensor(located.offset, dtype=torch.float64)
-    with cloud_writer(target, None if located is None else located.crs) as writer:
+def copy_cloud(source: Path, target: Path, georeference: Georeference | None = None) -> Path:
+    """Convert a cloud to another format, piece by piece, in map coordinates if they are known."""
+    offset = None if georeference is None else torch.tensor(georeference.offset, dtype=torch.float64)
+    with cloud_writer(target, None if georeference is None else georeference.crs) as writer:
         for piece in cloud_pieces(source):
             writer.append(piece if offset is None else replace(piece, xyz=piece.xyz.double() + offset))
     return target

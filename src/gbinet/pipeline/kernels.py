@@ -1,4 +1,4 @@
-"""Kernels are compiled side by side before they are needed, while poses are found where that takes time."""
+"""Compiles kernels before they are needed; while structure from motion runs, if there is one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gbinet.errors import GBiNetError
 from gbinet.formats.image import image_size
 from gbinet.fusion.judging import rehearse
 from gbinet.inference.compilers import hash_triton
-from gbinet.inference.compiling import MapKind, Tell, compile_kernels, has_kernels, kinds_of
+from gbinet.inference.compiling import CompileProgress, MapKind, compile_kernels, has_kernels, kinds_of
 from gbinet.inference.device import pick_device
 from gbinet.inference.tiles import working_size
 from gbinet.model.gbinet import GBiNet
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 def prepare_kernels(
     scene: Scene, model: GBiNet, config: ReconstructConfig, progress: StepProgress | None
 ) -> None:
-    """Compile what the depth maps of a scene and their fusion need; nothing where that was done before."""
-
+    """Compile the kernels for the depth maps of a scene and their fusion, unless that was done before."""
     if not has_kernels(pick_device(config.depth.device)):
         return
 
@@ -46,29 +45,29 @@ def prepare_kernels(
 
 @contextmanager
 def preparing_beside(source: Scene | str | Path, model: GBiNet, config: ReconstructConfig) -> Iterator[None]:
-    """While the block finds poses of bare photos, compile for a scene of the size of the first one."""
+    """While the block finds the poses of bare photos, compile for maps of the size of the first photo."""
     if has_kernels(pick_device(config.depth.device)):
         threading.Thread(target=hash_triton, name="triton", daemon=True).start()  # half a second, needed soon
     kind = None if isinstance(source, Scene) else _first_photo(Path(source), config)
-    beside, given_up = ThreadPoolExecutor(1, "kernels"), threading.Event()
+    thread, cancelled = ThreadPoolExecutor(1, "kernels"), threading.Event()
 
-    def go_on(done: int, total: int) -> None:
-        if given_up.is_set():
-            raise InterruptedError("given up")
+    def check_cancelled(done: int, total: int) -> None:
+        if cancelled.is_set():
+            raise InterruptedError("cancelled")
 
     if kind is not None:
-        beside.submit(_compile, [kind], model, config, go_on)
+        thread.submit(_compile, [kind], model, config, check_cancelled)
     try:
         yield
-    except BaseException:  # what went wrong is said now, not when all kernels are compiled
-        given_up.set()
-        beside.shutdown(wait=False, cancel_futures=True)
+    except BaseException:  # report the error now, not when all kernels are compiled
+        cancelled.set()
+        thread.shutdown(wait=False, cancel_futures=True)
         raise
-    beside.shutdown()
+    thread.shutdown()
 
 
 def _compile(
-    kinds: list[MapKind], model: GBiNet, config: ReconstructConfig, tell: Tell | None = None
+    kinds: list[MapKind], model: GBiNet, config: ReconstructConfig, tell: CompileProgress | None = None
 ) -> None:
     device = pick_device(config.depth.device)
     compile_kernels(model, config.depth, kinds, lambda: rehearse(config.fusion, device), tell)
@@ -83,7 +82,7 @@ def _first_photo(folder: Path, config: ReconstructConfig) -> MapKind | None:
         if kind.posed if kind is not None else config.camera != "per-folder":
             return None
         width, height = image_size(list_photos(folder, subfolders=True)[0])
-    except (GBiNetError, OSError, IndexError):  # whoever opens the scene says what is wrong
+    except (GBiNetError, OSError, IndexError):  # opening the scene reports what is wrong
         return None
     camera = Camera(torch.eye(3), torch.eye(4), width, height)
     return MapKind(*working_size(camera, config.depth.max_size), None)

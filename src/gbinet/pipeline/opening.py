@@ -1,4 +1,4 @@
-"""A folder that somebody gives -> a posed scene: read as it is, or through structure from motion."""
+"""A folder -> a posed scene: read as it is, or through structure from motion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gbinet.scenes.sfm.cameras import CameraSharing
 from gbinet.scenes.sfm.pose import PosedPhotos, pose_photos
 
 
-class Opening(Protocol):
+class OpenSettings(Protocol):
     """The settings that decide how a folder is opened."""
 
     @property
@@ -35,9 +35,9 @@ class Opening(Protocol):
 
 
 def open_scene(
-    source: Scene | str | Path, out: Path, config: Opening, progress: StepProgress | None
+    source: Scene | str | Path, out: Path, config: OpenSettings, progress: StepProgress | None
 ) -> tuple[Scene, list[str], PosedPhotos | None]:
-    """The scene, posed (bare photos go through structure from motion first), and what to say about it."""
+    """The posed scene, notes for the user, and the outcome of structure from motion if it was needed."""
     if isinstance(source, Scene):
         return source, [], None
     folder, notes = Path(source), list[str]()
@@ -61,10 +61,11 @@ def open_scene(
         raise InputError(
             f"{folder} has no camera poses for the photos of --images; give their folder instead"
         )
-    posed = pose_photos(folder, out / "sfm", step_of(progress, "poses"), config.camera)
-    scene = load(posed.folder, kind="colmap")
-    return replace(scene, name=folder.resolve().name, kind="photos"), posed.warnings(), posed
+    poses = pose_photos(folder, out / "sfm", step_of(progress, "poses"), config.camera)
+    scene = load(poses.folder, kind="colmap")
+    return replace(scene, name=folder.resolve().name, kind="photos"), poses.warnings(), poses
 
 
 def step_of(progress: StepProgress | None, name: str) -> Progress | None:
+    """The progress of one step."""
     return None if progress is None else partial(progress, name)

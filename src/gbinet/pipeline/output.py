@@ -1,4 +1,4 @@
-"""The folder that a run writes to: apart from the scene, one writer at a time, no traces of killed runs."""
+"""The output folder of a run: apart from the scene, one writer, no leftovers of killed runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SCENE = "sfm"  # one more, which is a scene of its own
 
 @contextmanager
 def output_folder(out: Path, scene: Scene | str | Path | None = None, *read: Path | None) -> Iterator[None]:
-    """`out` belongs to this run inside the block; a GBiNetError if another run has it, or the scene does.
+    """Lock `out` inside the block; raise a GBiNetError if another run has it or the scene is there.
 
     read  other folders that a user named, of photos and masks: no results may be put among them either
     """
@@ -41,7 +41,7 @@ def output_folder(out: Path, scene: Scene | str | Path | None = None, *read: Pat
 
 
 def is_output_folder(folder: Path) -> bool:
-    """Whether runs wrote to a folder before, or one is at it."""
+    """Whether runs wrote to a folder before, or one is writing to it now."""
     return any((folder / name).exists() for name in ("run.json", "depth/settings.json", LOCK_FILE))
 
 

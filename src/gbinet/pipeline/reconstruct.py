@@ -1,4 +1,4 @@
-"""From photos to a cloud: where structure from motion, the network, fusion and the report meet."""
+"""From photos to a cloud: structure from motion, the network, fusion and the report in one run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from gbinet.pipeline.export import ExportKind, check_exports, export
 from gbinet.pipeline.kernels import prepare_kernels, preparing_beside
 from gbinet.pipeline.opening import step_of
 from gbinet.pipeline.output import output_folder
-from gbinet.pipeline.placing import prepare, with_place
-from gbinet.pipeline.record import ShownViews, record_of, report_of, with_poses, with_refinement
+from gbinet.pipeline.preparing import Prepared, prepare, with_georeference
+from gbinet.pipeline.record import ReportCollector, record_of, report_of, with_poses, with_refinement
 from gbinet.pointcloud import PointCloud
 from gbinet.progress import Progress, StepProgress
 from gbinet.provenance import maker
@@ -66,9 +66,9 @@ class ReconstructConfig:
         check_positive("--mesh-faces", self.mesh_faces)
 
 
-# Quality: what most people want to choose. Everything else follows, and can still be set one by one.
+# The settings of each quality; all of them can still be set one by one.
 PRESETS: dict[str, ReconstructConfig] = {
-    "fast": ReconstructConfig(DepthConfig(max_size=640, views=4), FusionConfig(min_views=2)),
+    "fast": ReconstructConfig(DepthConfig(max_size=640, views=4), FusionConfig()),
     "balanced": ReconstructConfig(DepthConfig(max_size=1152, views=5), FusionConfig()),
     "best": ReconstructConfig(DepthConfig(max_size=1920, views=7), FusionConfig(max_reprojection=0.75)),
 }
@@ -76,7 +76,7 @@ PRESETS: dict[str, ReconstructConfig] = {
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What a run left behind."""
+    """The result of a run."""
 
     out: Path
     scene: Scene
@@ -87,9 +87,9 @@ class Reconstruction:
     seconds: float
     warnings: tuple[str, ...]
     extras: tuple[Path, ...] = ()  # exports and meshes
-    poses: PosedPhotos | None = None  # what structure from motion came to, where it was needed
+    poses: PosedPhotos | None = None  # outcome of structure from motion, where it was needed
     place: Georeference | None = None  # where its frame lies on the map, where known
-    refined: Refinement | None = None  # of refining the given cameras, where that was done
+    refined: Refinement | None = None  # outcome of refining the given cameras, where that was done
 
 
 def reconstruct(
@@ -155,7 +155,7 @@ def run(
 
 
 def _run(
-    scene: Scene | str | Path,
+    source: Scene | str | Path,
     model: GBiNet | None,
     out: Path,
     config: ReconstructConfig,
@@ -166,106 +166,145 @@ def _run(
 ) -> Reconstruction:
     began = time.perf_counter()
     network = model or GBiNet.from_pretrained()
-    settings = _settled(config, network, cluster)
-    with preparing_beside(scene, network, settings) if cluster is None else nullcontext():
-        ready = prepare(scene, out, settings, progress)
-    found, posed, located, notes = ready.scene, ready.posed, ready.place, ready.notes
+    settings = _checked(config, network, cluster)
+    with preparing_beside(source, network, settings) if cluster is None else nullcontext():
+        prepared = prepare(source, out, settings, progress)
+    scene, posed, place, notes = prepared.scene, prepared.posed, prepared.place, prepared.notes
     times = {"opening": time.perf_counter() - began}
     if cluster is None:
-        prepare_kernels(found, network, settings, progress)
+        prepare_kernels(scene, network, settings, progress)
     times["kernels"] = time.perf_counter() - began - times["opening"]
-    files = DepthFolder(found, out / "depth")
-    recent = RecentMaps(files, 0 if cluster else _room(settings.depth))
-    shown: ShownViews  # what the last try of fusion collects
-
-    def fused() -> FusionResult:
-        nonlocal shown
-        shown = ShownViews(found, recent, settings.fusion)  # anew in each try
-        shown.mesher = _mesher(shown, settings, located, step_of(progress, "mesh"))
-        return compute_cloud(
-            cluster, found, recent, files, out / "cloud.ply", settings.fusion, device=settings.depth.device,
-            progress=step_of(progress, "fusion"), on_view=shown.add, wants=shown.wants,
-        )  # fmt: skip
-
-    with fusing_beside(recent, fused, step_of(progress, "depth")) as (cloud, tell):
-        depth_run = compute_depths(
-            cluster, found, network, out / "depth", settings.depth,
-            overwrite=overwrite, progress=tell, accepted=partial(ready.leave_in, out), keeper=recent,
-        )  # fmt: skip
-        give_back_memory(torch.device("cpu"))  # left by reading and writing; the report needs much
-        fusing = time.perf_counter()
-        result = cloud()
-    times |= {"depth": depth_run.seconds, "fusion": time.perf_counter() - fusing}
+    computed = _compute(prepared, network, out, settings, overwrite, cluster, progress)
+    collector, depth_run, fusion = computed.collector, computed.depth_run, computed.fusion
+    times |= {"depth": depth_run.seconds, "fusion": computed.fusion_seconds}
     times = _with_poses(times, posed)
-    notes += shown.doubts(
-        cameras_given=posed is None and ready.refined is None,
-        refined_depth=network.config.readout == "refined",
+    notes += collector.warnings(
+        cameras_given=posed is None and prepared.refined is None,
+        refined_depth=network.config.readout == "refined"
+        and settings.depth.stages in (None, network.config.stages),
     )
-    extras = _extras(shown, out, settings, notes, located)
-    warnings = (*notes, *found.warnings, *depth_run.warnings, *failures(depth_run), *result.warnings)
+    extras = _extras(collector, out, settings, notes, place)
+    warnings = (*notes, *scene.warnings, *depth_run.warnings, *failures(depth_run), *fusion.warnings)
     figures = judge(out / "cloud.ply") if judge else ()
     seconds = time.perf_counter() - began
-    record = record_of(found, network, settings, depth_run, result, {**times, "total": seconds}, warnings)
+    record = record_of(scene, network, settings, depth_run, fusion, {**times, "total": seconds}, warnings)
     record["poses"] = None if posed is None else posed.to_dict()
-    record["refined_cameras"] = None if ready.refined is None else ready.refined.to_dict()
-    record["georeference"] = None if located is None else located.to_dict()
+    record["refined_cameras"] = None if prepared.refined is None else prepared.refined.to_dict()
+    record["georeference"] = None if place is None else place.to_dict()
     record["files"] = [path.relative_to(out).as_posix() for path in extras]
-    page = with_poses(report_of(found, record, shown, depth_run, result, seconds, warnings), posed, scene)
-    page = with_refinement(page, ready.refined)
-    page = with_place(page, located, bare=posed is not None)
+    page = report_of(scene, record, collector, depth_run, fusion, seconds, warnings)
+    page = with_refinement(with_poses(page, posed, source), prepared.refined)
+    page = with_georeference(page, place, bare=posed is not None)
     report = write_report(out / "report.html", replace(page, numbers=[*figures, *page.numbers]))
     write_json(out / "run.json", record)
     return Reconstruction(
-        out,
-        found,
-        out / "cloud.ply",
-        report,
-        result.points,
-        depth_run,
-        seconds,
-        warnings,
-        extras,
-        posed,
-        located,
-        ready.refined,
+        out=out,
+        scene=scene,
+        cloud=out / "cloud.ply",
+        report=report,
+        points=fusion.points,
+        depth=depth_run,
+        seconds=seconds,
+        warnings=warnings,
+        extras=extras,
+        poses=posed,
+        place=place,
+        refined=prepared.refined,
     )
 
 
-def _settled(config: ReconstructConfig, network: GBiNet, cluster: Cluster | None) -> ReconstructConfig:
-    """The settings with what the weights ask for. What cannot work is said now, not after hours."""
+@dataclass(frozen=True)
+class _DepthAndCloud:
+    """What depth and fusion of a run give."""
+
+    depth_run: DepthRun
+    fusion: FusionResult
+    fusion_seconds: float  # after the last depth map
+    collector: ReportCollector
+
+
+def _compute(
+    prepared: Prepared,
+    network: GBiNet,
+    out: Path,
+    settings: ReconstructConfig,
+    overwrite: bool,
+    cluster: Cluster | None,
+    progress: StepProgress | None,
+) -> _DepthAndCloud:
+    """Depth maps and cloud.ply; what fusion shows on the way is collected for the report."""
+    scene = prepared.scene
+    files = DepthFolder(scene, out / "depth")
+    recent = RecentMaps(files, 0 if cluster else _room(settings.depth))
+    collector: ReportCollector  # of the last try of fusion
+
+    def fuse_all() -> FusionResult:
+        nonlocal collector
+        collector = ReportCollector(scene, recent, settings.fusion)
+        collector.mesher = _mesher(collector, settings, prepared.place, step_of(progress, "mesh"))
+        return compute_cloud(
+            cluster, scene, recent, files, out / "cloud.ply", settings.fusion, device=settings.depth.device,
+            progress=step_of(progress, "fusion"), on_view=collector.add, wants=collector.wants,
+        )  # fmt: skip
+
+    with fusing_beside(recent, fuse_all, step_of(progress, "depth")) as (wait_for_cloud, depth_progress):
+        depth_run = compute_depths(
+            cluster, scene, network, out / "depth", settings.depth, overwrite=overwrite,
+            progress=depth_progress, accepted=partial(prepared.write_to, out), keeper=recent,
+        )  # fmt: skip
+        give_back_memory(torch.device("cpu"))  # left by reading and writing; the report needs much
+        depth_done = time.perf_counter()
+        fusion = wait_for_cloud()
+    return _DepthAndCloud(depth_run, fusion, time.perf_counter() - depth_done, collector)
+
+
+def _checked(config: ReconstructConfig, network: GBiNet, cluster: Cluster | None) -> ReconstructConfig:
+    """The settings with the least confidence of these weights; raises now what would fail after hours."""
     if config.mesh is not None:
         check_libraries(config.mesh)
     check_exports(config.export)
     if cluster is not None:
         cluster.has_gpus(config.depth.device)
-    least = config.fusion.confidence_for(maker(network).to_dict())
-    return replace(config, fusion=replace(config.fusion, min_confidence=least))
+    made_by = maker(network, config.depth.stages).to_dict()
+    rule = config.fusion.rule_for(made_by)
+    fusion = replace(
+        config.fusion,
+        min_confidence=config.fusion.confidence_for(made_by),
+        min_views=rule.min_views,
+        certainty=rule.certainty,
+    )
+    return replace(config, fusion=fusion)
 
 
 def _mesher(
-    shown: ShownViews, config: ReconstructConfig, located: Georeference | None, progress: Progress | None
+    collector: ReportCollector,
+    config: ReconstructConfig,
+    place: Georeference | None,
+    progress: Progress | None,
 ) -> Mesher | None:
-    """What makes the mesh, where one is asked for."""
+    """The Mesher of the mesh that is asked for."""
     if config.mesh is None:
         return None
-    made = Mesher(shown.scene, shown.depths, config.mesh, config.fusion, config.mesh_voxel, config.mesh_faces)
-    made.progress = progress
-    if located is not None and located.crs is not None:
-        made.up = np.array([0.0, 0.0, 1.0])
-    return made
+    mesher = Mesher(
+        collector.scene, collector.depths, config.mesh, config.fusion, config.mesh_voxel, config.mesh_faces
+    )
+    mesher.progress = progress
+    if place is not None and place.crs is not None:
+        mesher.up = np.array([0.0, 0.0, 1.0])
+    return mesher
 
 
 def _with_poses(times: dict[str, float], posed: PosedPhotos | None) -> dict[str, float]:
-    """Seconds of the steps, those of structure from motion by themselves."""
+    """Seconds of the steps; those of structure from motion are taken out of the opening."""
     if posed is None or posed.outcome is None:
         return times
     poses, opening = posed.outcome.total_seconds, times["opening"]
-    # Poses that an earlier run has found took their time then.
+    # Poses that an earlier run found did not take their time in this one.
     return {**times, "poses": poses, "opening": opening - poses if poses <= opening else opening}
 
 
 def _room(config: DepthConfig) -> int:
-    """Bytes of a GPU's memory that new maps may fill until they are fused; for a CPU, files are as good."""
+    """Bytes of GPU memory in which new maps may wait for fusion; 0 on a CPU, where files are as good."""
     device = pick_device(config.device)
     if device.type != "cuda" or config.max_memory is not None:
         return 0
@@ -283,25 +322,25 @@ def failures(depth_run: DepthRun) -> list[str]:
 
 
 def _extras(
-    shown: ShownViews,
+    collector: ReportCollector,
     out: Path,
     config: ReconstructConfig,
     notes: list[str],
-    located: Georeference | None,
+    place: Georeference | None,
 ) -> tuple[Path, ...]:
     """Exports and mesh, where asked for; one that fails does not cost the report."""
     kinds = config.export
-    if located is not None and located.crs is not None and "laz" not in kinds and installed("laspy", "lazrs"):
-        kinds = (*kinds, "laz")  # what is on a map is wanted in the map's own format
+    if place is not None and place.crs is not None and "laz" not in kinds and installed("laspy", "lazrs"):
+        kinds = (*kinds, "laz")  # what GIS programs read
     written = list[Path]()
     for kind in kinds:
         try:
-            written.append(export(shown.scene, shown.depths, out, kind, located))
+            written.append(export(collector.scene, collector.depths, out, kind, place))
         except GBiNetError as error:
             notes.append(f"--export {kind} failed: {error}")
-    if shown.mesher is not None:
+    if collector.mesher is not None:
         try:
-            written += shown.mesher.write(out / "cloud.ply", out / "mesh.ply")
+            written += collector.mesher.write(out / "cloud.ply", out / "mesh.ply")
         except GBiNetError as error:
             notes.append(f"there is no mesh: {error}")
     return tuple(written)

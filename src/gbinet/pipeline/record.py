@@ -1,8 +1,7 @@
-"""What a run tells: its report and run.json."""
+"""The report of a run, and its run.json."""
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,7 @@ import torch
 
 from gbinet import __version__
 from gbinet.cores import usable_cores
+from gbinet.formats.atomic import json_ready
 from gbinet.fusion.cameras_fit import cameras_fit
 from gbinet.fusion.fuse import FusedView, FusionConfig, FusionResult
 from gbinet.fusion.mesh import Mesher
@@ -30,14 +30,14 @@ from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import Report, SmallMaps, ViewCard, shown_every, view_card
 from gbinet.viewer.report_cloud import CloudSample
 
-_PAINTERS = 4  # threads
-_UNPAINTED = 8  # views whose pictures are being made
+_MAX_THREADS = 4  # that make pictures
+_MAX_PENDING = 8  # views whose pictures are being made
 
 
-class ShownViews:
-    """Collects pictures, numbers, a share of the points and a mesh while fusion goes by.
+class ReportCollector:
+    """Collects from fusion what the report shows: pictures, numbers, a sample of the points; and a mesh.
 
-    Pictures are made by threads beside it.
+    Threads make the pictures, so that fusion does not wait for them.
     """
 
     def __init__(self, scene: Scene, depths: DepthSource, fusion: FusionConfig) -> None:
@@ -46,62 +46,63 @@ class ShownViews:
         self.fusion = fusion
         self._sample = CloudSample()
         self.mesher: Mesher | None = None
-        self.shares: dict[str, dict[str, float]] = {}  # view name -> known, confident, kept
+        self.fractions: dict[str, dict[str, float]] = {}  # view name -> known, confident, kept; and points
         self._cards: dict[int, Future[ViewCard]] = {}
-        self._painters = ThreadPoolExecutor(min(_PAINTERS, usable_cores()), "pictures")
+        self._painters = ThreadPoolExecutor(min(_MAX_THREADS, usable_cores()), "pictures")
         self._sampler = ThreadPoolExecutor(1, "share")
-        self._sampled: Future[None] | None = None
+        self._sampling: Future[None] | None = None
 
     def cards(self) -> list[ViewCard]:
-        """The views that the report shows, in the scene's order; no view may follow."""
+        """The views that the report shows, in the scene's order. Call it after the last `add`."""
         self._painters.shutdown()
         return [self._cards[index].result() for index in sorted(self._cards)]
 
     def cloud(self) -> PointCloud:
-        """A share of the points that the report shows; no view may follow."""
-        self._take_share(None)
+        """The sample of the points that the report shows. Call it after the last `add`."""
+        self._sample_points(None)
         self._sampler.shutdown()
         return self._sample.cloud
 
-    def _take_share(self, cloud: PointCloud | None) -> None:
-        """Beside whoever writes the points; the next share waits for it, because they take memory."""
-        if self._sampled is not None:
-            self._sampled.result()
-        self._sampled = None if cloud is None else self._sampler.submit(self._sample.add, cloud)
+    def _sample_points(self, cloud: PointCloud | None) -> None:
+        """Begin to sample a view's points when those of the view before are sampled: they take memory."""
+        if self._sampling is not None:
+            self._sampling.result()
+        self._sampling = None if cloud is None else self._sampler.submit(self._sample.add, cloud)
 
-    def doubts(self, *, cameras_given: bool, refined_depth: bool) -> list[str]:
-        """What the numbers say against the result.
+    def warnings(self, *, cameras_given: bool, refined_depth: bool) -> list[str]:
+        """Reasons to mistrust the result, each with what to do.
 
         Args:
             cameras_given: They were not found or refined by this run.
             refined_depth: Depth is not that of a cell of the search, whose width alone would move pixels.
         """
-        kept = [share["kept"] for share in self.shares.values()]
+        kept = [fractions["kept"] for fractions in self.fractions.values()]
         if not kept:
             return []
-        doubts = self._doubts_of_cameras() if cameras_given and refined_depth else []
+        warnings = self._camera_warnings() if cameras_given and refined_depth else []
         if np.mean(kept) >= 0.05:
-            return doubts
-        unsaid = cameras_given and not doubts
-        cameras = "the cameras may be off (`gbinet info SCENE --check-cameras`), " if unsaid else ""
+            return warnings
+        may_be_off = cameras_given and not warnings
+        cameras = "the cameras may be off (`gbinet info SCENE --check-cameras`), " if may_be_off else ""
         return [
-            *doubts,
+            *warnings,
             f"other views confirmed only {np.mean(kept):.1%} of the pixels, so the cloud has large holes: "
             f"the photos may overlap too little, {cameras}the depth range may be wrong, or surfaces may lack "
-            "texture. If depth looks right in the report, try --min-views 2 --max-reprojection 2; if not, "
+            "texture. If depth looks right in the report, try --certainty 0.5 --max-reprojection 2; if not, "
             "try --depth-range NEAR FAR, or take more photos, closer together",
         ]
 
-    def _doubts_of_cameras(self) -> list[str]:
+    def _camera_warnings(self) -> list[str]:
         fit = cameras_fit(self.scene, self.depths)
         if fit is None or not fit.off:
             return []
-        by = f"miss each other by {fit.miss:.1f} px"
+        finding = f"miss each other by {fit.miss:.1f} px"
         if fit.apart:
-            by = f"see the same surface in only {fit.share:.0%} of the pixels"
+            finding = f"see the same surface in only {fit.share:.0%} of the pixels"
         return [
-            f"the cameras seem to be off: where the network is sure, depth maps of neighbouring views {by}; "
-            "--refine-cameras may correct them, and `gbinet info SCENE --check-cameras` tells more"
+            "the cameras seem to be off: where the network is sure, depth maps of neighbouring views "
+            f"{finding}; --refine-cameras may correct them, and `gbinet info SCENE --check-cameras` "
+            "tells more"
         ]
 
     def wants(self, index: int) -> bool:
@@ -109,14 +110,15 @@ class ShownViews:
         return self.mesher is not None or index % shown_every(len(self.scene.views)) == 0
 
     def add(self, fused: FusedView) -> None:
-        self._take_share(fused.cloud)
+        """Collect from one view; called as fusion finishes it."""
+        self._sample_points(fused.cloud)
         if self.mesher is not None:
             self.mesher.add(fused)
         view, depth_map, camera = self.scene.views[fused.index], fused.depth_map, fused.confirmed.camera
         pixels = fused.confirmed.depth.numel()
         consistent = fused.consistent
         kept = int(consistent.sum())
-        self.shares[view.name] = {
+        self.fractions[view.name] = {
             "known": fused.known / pixels,
             "confident": fused.confident / pixels,
             "kept": kept / pixels,
@@ -125,18 +127,18 @@ class ShownViews:
         photo = None if fused.photo is None else fused.photo.numpy()
         facts = (
             f"{camera.width} x {camera.height} px · "
-            f"{fused.confident / pixels:.0%} confident ({self._asked_for()}) · {kept / pixels:.0%} kept · "
-            f"{len(fused.cloud):,} new points · compared with {fused.asked} photos"
+            f"{fused.confident / pixels:.0%} confident ({self._confidence_asked()}) · "
+            f"{kept / pixels:.0%} kept · {len(fused.cloud):,} new points · compared with {fused.asked} photos"
         )
         if depth_map is not None and fused.index % shown_every(len(self.scene.views)) == 0:
             maps = SmallMaps.of(depth_map, consistent)
             work = self._painters.submit(view_card, view.name, photo, maps, facts)
             self._cards[fused.index] = work
-            for earlier in list(self._cards.values())[-1 - _UNPAINTED : -_UNPAINTED]:
-                earlier.result()  # photos that wait to be painted take memory
+            for earlier in list(self._cards.values())[-1 - _MAX_PENDING : -_MAX_PENDING]:
+                earlier.result()  # photos that wait for their pictures take memory
 
-    def _asked_for(self) -> str:
-        """What makes a pixel confident."""
+    def _confidence_asked(self) -> str:
+        """The confidence that fusion asks of a pixel, in words."""
         least, blank = self.fusion.confidence_for(None), self.fusion.blank_confidence
         return f"at least {least:g}" + (f", {blank:g} where blank" if blank > least else "")
 
@@ -144,13 +146,13 @@ class ShownViews:
 def report_of(
     scene: Scene,
     record: dict[str, Any],
-    shown: ShownViews,
+    collector: ReportCollector,
     depth_run: DepthRun,
     result: FusionResult,
     seconds: float,
     warnings: tuple[str, ...],
 ) -> Report:
-    kept = np.mean([s["kept"] for s in shown.shares.values()]) if shown.shares else 0.0
+    kept = np.mean([s["kept"] for s in collector.fractions.values()]) if collector.fractions else 0.0
     numbers = [
         ("points", f"{result.points:,}"),
         ("views with depth", f"{result.views} of {len(scene.views)}"),
@@ -180,9 +182,9 @@ def report_of(
         subtitle=f"{len(scene.views)} views, read as {scene.kind}, from {scene.root}",
         numbers=numbers,
         warnings=warnings,
-        cloud=shown.cloud(),
+        cloud=collector.cloud(),
         scene=scene,
-        views=shown.cards(),
+        views=collector.cards(),
         every=shown_every(len(scene.views)),
         tables=tables,
         unit="m" if scene.kind == "rendered" else "",  # the demo's scene
@@ -190,12 +192,12 @@ def report_of(
 
 
 def _formatted(facts: dict[str, Any]) -> dict[str, Any]:
-    """What tells a reader something: not what was left open, nor what only saves time."""
+    """Settings for the report: without those that are None or only affect the speed."""
     return {k: v for k, v in facts.items() if v is not None and k not in ("cached_maps", "cache_memory")}
 
 
 def with_poses(page: Report, posed: PosedPhotos | None, source: Scene | str | Path) -> Report:
-    """The report with where bare photos came from, and what structure from motion came to."""
+    """The report with the source of bare photos, and the outcome of structure from motion."""
     if posed is None:
         return page
     page = replace(page, subtitle=f"bare photos from {source}, placed by structure from motion")
@@ -207,7 +209,7 @@ def with_poses(page: Report, posed: PosedPhotos | None, source: Scene | str | Pa
 
 
 def with_refinement(page: Report, refined: Refinement | None) -> Report:
-    """The report with what came of refining the given cameras, where that was done."""
+    """The report with the outcome of refining the given cameras, where that was done."""
     if refined is None:
         return page
     count = ("cameras refined", f"{len(refined.refined)} of {refined.views}")
@@ -227,7 +229,7 @@ def record_of(
     """What run.json holds."""
     return {
         "scene": {"name": scene.name, "kind": scene.kind, "root": str(scene.root), "views": len(scene.views)},
-        "settings": json.loads(json.dumps(asdict(config), default=str)),
+        "settings": json_ready(config),
         "made_by": maker(model).to_dict(),
         "points": result.points,
         "depth": asdict(depth_run),

@@ -1,4 +1,4 @@
-"""Pictures of the search in any scene: every stage of a few views, what the filters kept, the fused cloud."""
+"""Pictures of the search: every stage of a few views, what the filters kept, the fused cloud."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_stages_report(
     folder = DepthFolder(scene, depths)
     known = folder.known()
     chosen = known[:: max(1, -(-len(known) // VIEWS))]
-    consistent: dict[int, Tensor] = {}  # all that is kept of the chosen views; of the others, nothing
+    consistent: dict[int, Tensor] = {}  # of the chosen views
     sample = CloudSample()
 
     def keep(view: FusedView) -> None:

@@ -1,4 +1,4 @@
-"""A video -> photos: frames that are sharp and have moved on, kept in the output folder."""
+"""A video -> photos: sharp frames at equal distances, stored in the output folder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Grey = NDArray[np.float32]  # [h, w]
 
 _SMALL = 320  # px: width of the frames that are compared
 _BLOCK = 64  # px: side of the squares whose shift is found
-_STEP = 0.03  # of the width: how far the picture moves between two photos, at least
-_AGAIN = 8.0  # px: a shift after which the next frames are compared with this one
-_CLEAR = 0.05  # height of the peak of a correlation that counts
-_OFF_PLACE = 0.25  # a frame half a step off its place must be sharper than one there by this share, about
-_FEWEST = 12  # photos that a video should give; it is cut finer where it moves little
+_MIN_STEP = 0.03  # of the width: how far the picture moves between two photos, at least
+_NEW_REFERENCE = 8.0  # px: a shift after which the next frames are compared with this one
+_MIN_PEAK = 0.05  # of a correlation that counts
+_OFFSET_COST = 0.25  # a frame half a step off must be sharper than one in its place by about this share
+_MIN_PHOTOS = 12  # that a video should give: with little motion, steps are smaller
 _RECORD = "video.json"
 
 
@@ -39,7 +39,7 @@ class FrameTrack:
 
 
 def video_photos(video: Path, out: Path, most: int, progress: Progress | None = None) -> Path:
-    """The folder of the chosen frames, `out/frames/<name of the video>`; an earlier run's are taken over."""
+    """Write chosen frames to the folder `out/frames/<name of the video>`, unless an earlier run did."""
     if most < 2:
         raise InputError(f"--frames must be at least 2, got {most}")
     folder = out / "frames" / video.stem
@@ -79,24 +79,24 @@ def _write(video: Path, folder: Path, names: dict[int, str], progress: Progress 
 
 
 def choose_frames(track: FrameTrack, most: int) -> list[int]:
-    """Sharp frames at equal steps of the way, the first and the last at its ends; `most` of them at most.
+    """Numbers of at most `most` sharp frames at about equal distances along the camera's way.
 
-    A frame far from its place would lie far from one neighbour and next to the other, which costs depth.
+    Unequal distances would cost depth: a frame would be far from one neighbour and close to the other.
     """
     way = float(track.moved[-1]) if len(track.moved) else 0.0
     if way <= 0:
         return []
-    step = max(way / most, min(_STEP, way / _FEWEST))
+    step = max(way / most, min(_MIN_STEP, way / _MIN_PHOTOS))
     count = max(2, round(way / step))
     along = track.moved / way * (count - 1)  # [F] in steps
     nearest = along.round().astype(int)
     chosen = []
-    for one in range(count):
-        inside = np.flatnonzero(nearest == one)
+    for position in range(count):
+        inside = np.flatnonzero(nearest == position)
         if len(inside):
-            off = 2 * (along[inside] - one)  # from -1 to 1 around its place
-            worth = np.log(track.sharpness[inside].clip(1e-9)) - _OFF_PLACE * off**2
-            chosen.append(int(inside[worth.argmax()]))
+            offset = 2 * (along[inside] - position)  # from -1 to 1
+            value = np.log(track.sharpness[inside].clip(1e-9)) - _OFFSET_COST * offset**2
+            chosen.append(int(inside[value.argmax()]))
     return sorted(chosen)
 
 
@@ -110,7 +110,7 @@ def track_of(frames: Iterable[NDArray[np.uint8]], progress: Progress | None = No
         sharpness.append(_sharpness(grey))
         shift = 0.0 if reference is None or reference.shape != grey.shape else _shift(reference, grey)
         moved.append(max(base + shift / grey.shape[1], moved[-1] if moved else 0.0))
-        if reference is None or shift >= _AGAIN:
+        if reference is None or shift >= _NEW_REFERENCE:
             reference, base = grey, moved[-1]
         if progress and number % 10 == 0:
             progress(number, number + 10, "looking at frames")
@@ -124,7 +124,7 @@ def _sharpness(grey: Grey) -> float:
 
 
 def _shift(one: Grey, other: Grey) -> float:
-    """Pixels that most parts of the picture have moved by: phase correlation of squares."""
+    """Pixels by which most parts of the picture have moved, by phase correlation of squares."""
     window = np.outer(np.hanning(_BLOCK), np.hanning(_BLOCK)).astype(np.float32)
     shifts = []
     for top in range(0, one.shape[0] - _BLOCK + 1, _BLOCK):
@@ -135,7 +135,7 @@ def _shift(one: Grey, other: Grey) -> float:
             cross = np.fft.rfft2((a - a.mean()) * window) * np.conj(np.fft.rfft2((b - b.mean()) * window))
             peak = np.fft.irfft2(cross / (np.abs(cross) + 1e-6))
             at = np.unravel_index(int(peak.argmax()), peak.shape)
-            if peak[at] >= _CLEAR:
+            if peak[at] >= _MIN_PEAK:
                 dy, dx = ((p + _BLOCK // 2) % _BLOCK - _BLOCK // 2 for p in at)
                 shifts.append(float(np.hypot(dx, dy)))
     return float(np.quantile(shifts, 0.6)) if shifts else 0.0

@@ -1,4 +1,4 @@
-"""Difficulties of a scene: from an ordinary draft to one with gloss, plain paint, glass, sky, thin things."""
+"""Difficulties of scenes: they turn an ordinary draft into one with gloss, plain paint, glass, sky, wires."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from gbinet.render.chance import Chance, chance, log_uniform
 from gbinet.render.lighting import sky as sky_texture
 from gbinet.render.paint import colour
 from gbinet.render.props import Store, placed
 from gbinet.render.scenery import Draft, Layout, Material, Part
+from gbinet.render.seeding import Generator, generator, log_uniform
 from gbinet.render.texture import Texture, make_texture
 from gbinet.render.thin import tubes
 
 Change = Callable[[Part], Part]
 
 _GAP = 0.05  # metres that cameras keep from a wall
-_CROWD = {"facade": 2, "terrain": 4}  # so many times as many thin things in wide scenes
+_THIN_FACTOR = {"facade": 2, "terrain": 4}  # times as many thin things in large scenes
 # Kind of scene -> least and largest size of a thin thing, in metres.
 _THIN_SIZES = {"table": (0.12, 0.45), "room": (0.5, 1.8), "facade": (0.8, 4.0), "terrain": (6.0, 20.0)}
 
 
 def altered(draft: Draft, kind: str, seed: int, amounts: dict[str, float], store: Store) -> Draft:
-    """The draft with the difficulties that are named; each draws from a generator of its own."""
+    """The draft with these difficulties; each draws from a generator of its own."""
     for name, amount in amounts.items():
-        rng = chance(seed, "alter", name)
-        draft = ALTERATIONS[name](draft, kind, amount, rng, store.drawing(rng))
+        rng = generator(seed, "alter", name)
+        draft = ALTERATIONS[name](draft, kind, amount, rng, store.with_rng(rng))
     return replace(draft, layout=_before_walls(draft)) if kind == "table" else draft
 
 
-def gloss(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> Draft:
+def gloss(draft: Draft, kind: str, amount: float, rng: Generator, store: Store) -> Draft:
     def shine(part: Part) -> Part:
         strength, sharpness = rng.uniform(0.3, 1.5), log_uniform(rng, 30, 500)
         mirror = max(part.material.mirror, rng.uniform(0, 0.15))
@@ -41,7 +41,7 @@ def gloss(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> 
     return _some(draft, rng, amount, shine)
 
 
-def paint(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> Draft:
+def paint(draft: Draft, kind: str, amount: float, rng: Generator, store: Store) -> Draft:
     """Walls and ceilings of one colour; grounds and things less often, as furniture is."""
     walls, others = store.material("blank"), [store.material("blank") for _ in range(3)]
 
@@ -55,7 +55,7 @@ def paint(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> 
     return _some(draft, rng, 0.5 * amount, cover, ("thing", "hung"))
 
 
-def plastic(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> Draft:
+def plastic(draft: Draft, kind: str, amount: float, rng: Generator, store: Store) -> Draft:
     white = [store.texture("plastic") for _ in range(2)]
 
     def mould(part: Part) -> Part:
@@ -66,8 +66,8 @@ def plastic(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -
     return _some(draft, rng, amount, mould, ("thing",))
 
 
-def glass(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> Draft:
-    """Panes, and some of what hangs or stands about, show the surroundings instead of themselves."""
+def glass(draft: Draft, kind: str, amount: float, rng: Generator, store: Store) -> Draft:
+    """Panes and some other things reflect the surroundings."""
 
     def reflect(part: Part) -> Part:
         dark = float(rng.uniform(0.2, 0.7))
@@ -84,8 +84,8 @@ def glass(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> 
     return _some(draft, rng, amount, reflect, ("thing",))
 
 
-def sky(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> Draft:
-    """Nothing behind the scene but a bright sky, a white screen, or the light in a window."""
+def sky(draft: Draft, kind: str, amount: float, rng: Generator, store: Store) -> Draft:
+    """A bright background without depth: the sky, a white screen, or the light in a window."""
     parts = draft.parts
     if kind == "table":
         parts = [p for p in parts if p.role != "wall" and not (p.role == "ground" and _is_floor(p))]
@@ -105,11 +105,11 @@ def sky(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> Dr
     )
 
 
-def thin(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> Draft:
+def thin(draft: Draft, kind: str, amount: float, rng: Generator, store: Store) -> Draft:
     return _with_things(draft, kind, int(rng.integers(2, max(3, int(amount) + 1))), rng, store)
 
 
-def repetition(draft: Draft, kind: str, amount: float, rng: Chance, store: Store) -> Draft:
+def repetition(draft: Draft, kind: str, amount: float, rng: Generator, store: Store) -> Draft:
     """Tiles that are all alike, and fences."""
     tiles = [store.material("tiles") for _ in range(2)]
 
@@ -121,7 +121,7 @@ def repetition(draft: Draft, kind: str, amount: float, rng: Chance, store: Store
     return _with_things(draft, kind, int(rng.integers(1, 4)), rng, store, names, least=0.6)
 
 
-ALTERATIONS: dict[str, Callable[[Draft, str, float, Chance, Store], Draft]] = {
+ALTERATIONS: dict[str, Callable[[Draft, str, float, Generator, Store], Draft]] = {
     "gloss": gloss,
     "paint": paint,
     "plastic": plastic,
@@ -132,18 +132,18 @@ ALTERATIONS: dict[str, Callable[[Draft, str, float, Chance, Store], Draft]] = {
 }
 
 
-# ---- help --------------------------------------------------------------------------------------------------
+# ---- helpers -----------------------------------------------------------------------------------------------
 
 
 def _some(
-    draft: Draft, rng: Chance, share: float, change: Change, roles: tuple[str, ...] | None = None
+    draft: Draft, rng: Generator, share: float, change: Change, roles: tuple[str, ...] | None = None
 ) -> Draft:
-    """A share of the parts with these roles changed, at least one of them where there are any."""
-    fit = [i for i, part in enumerate(draft.parts) if roles is None or part.role in roles]
-    if not fit:
+    """The draft with a share of the parts with these roles changed; at least one, if there are any."""
+    candidates = [i for i, part in enumerate(draft.parts) if roles is None or part.role in roles]
+    if not candidates:
         return draft
-    count = max(1, int(rng.binomial(len(fit), share)))
-    chosen = set(rng.permutation(fit)[:count].tolist())
+    count = max(1, int(rng.binomial(len(candidates), share)))
+    chosen = set(rng.permutation(candidates)[:count].tolist())
     return replace(draft, parts=[change(p) if i in chosen else p for i, p in enumerate(draft.parts)])
 
 
@@ -156,7 +156,7 @@ def _scaled(rgb: tuple[float, float, float], factor: float) -> tuple[float, floa
 
 
 def _before_walls(draft: Draft) -> Layout:
-    """Space for cameras on the table's side of the walls behind it, which stand across x or y."""
+    """The layout with cameras kept on the table's side of its walls, which are normal to x or y."""
     low, high = draft.layout.low.copy(), draft.layout.high.copy()
     for wall in (part.mesh.positions for part in draft.parts if part.role == "wall"):
         middle = wall[:, :2].mean(0).tolist()
@@ -169,20 +169,20 @@ def _before_walls(draft: Draft) -> Layout:
 
 
 def _is_floor(part: Part) -> bool:
-    """Whether a ground is the floor below a table: the floor is a quad, a table top is more."""
+    """Whether a ground is the floor below a table: only the floor is a quad."""
     return len(part.mesh.positions) == 4
 
 
-def _bright(rng: Chance, device: torch.device) -> Texture:
+def _bright(rng: Generator, device: torch.device) -> Texture:
     choice = rng.random()
-    if choice < 0.55:  # burnt out, or a white screen
+    if choice < 0.55:  # overexposed, or a white screen
         return make_texture(torch.full((3, 256, 256), rng.uniform(0.9, 1.0), device=device))
     if choice < 0.65:
         return make_texture(colour(rng, device, 0.7, 0.98).expand(3, 256, 256))
     return sky_texture(rng, device)
 
 
-def _window(rng: Chance, wall: Part) -> Part:
+def _window(rng: Generator, wall: Part) -> Part:
     """A frame with bars in place of a wall (a quad: its corners are its four points)."""
     corner, right, _, up = wall.mesh.positions.cpu().double().numpy()
     along, rise = right - corner, up - corner
@@ -198,17 +198,17 @@ def _with_things(
     draft: Draft,
     kind: str,
     count: int,
-    rng: Chance,
+    rng: Generator,
     store: Store,
     names: tuple[str, ...] | None = None,
     least: float = 0.0,
 ) -> Draft:
-    """The draft with thin things about its middle."""
+    """The draft with thin things around its middle."""
     low, high = _THIN_SIZES[kind]
     parts, layout = list(draft.parts), draft.layout
     spheres = []
     ground = float(layout.focus[2]) - 2.0 if kind == "terrain" else 0.0
-    for _ in range(count * _CROWD.get(kind, 1)):
+    for _ in range(count * _THIN_FACTOR.get(kind, 1)):
         thing = store.thin(names)
         size = log_uniform(rng, low + least * (high - low), high)
         reach = max(1.2 * layout.radius, 0.5 * size)
@@ -219,15 +219,15 @@ def _with_things(
             x, y = rng.uniform(layout.low[:2], layout.high[:2])
         part, sphere = placed(thing, float(x), float(y), ground, size, rng.uniform(0, 2 * np.pi))
         parts.append(part)
-        spheres.append(sphere * [1, 1, 1, 0.5])  # cameras may look past it, not stand in it
+        spheres.append(sphere * [1, 1, 1, 0.5])  # cameras may come close
     if kind in ("room", "facade") and rng.random() < 0.5:
         parts.append(_cables(rng, draft, store))
     obstacles = np.concatenate([layout.obstacles.reshape(-1, 4), np.array(spheres)])
     return replace(draft, parts=parts, layout=replace(layout, obstacles=obstacles))
 
 
-def _cables(rng: Chance, draft: Draft, store: Store) -> Part:
-    """Cables across the space of the cameras' views, above people's heads."""
+def _cables(rng: Generator, draft: Draft, store: Store) -> Part:
+    """Cables across the space of the cameras, above head height."""
     layout = draft.layout
     ends = rng.uniform(layout.low, layout.high, (int(rng.integers(1, 5)), 2, 3))
     ends[..., 2] = layout.focus[2] + rng.uniform(0.3, 1.0, ends.shape[:2]) * max(1.0, 0.3 * layout.radius)

@@ -21,8 +21,8 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from gbinet.errors import FormatError, SceneError
-from gbinet.render.chance import Chance
 from gbinet.render.mesh import Mesh, vertex_normals
+from gbinet.render.seeding import Generator
 from gbinet.render.texture import Texture, make_texture
 
 HELD_OUT_EVERY = 8  # of the sorted names of each folder, every eighth is for validation only
@@ -62,15 +62,15 @@ class Asset:
 
 @dataclass
 class AssetLibrary:
-    """Objects and textures of a folder; each is read when it is first used and then kept on the device."""
+    """Objects and textures of a folder; each is read when it is first used and then stays on the device."""
 
     root: Path
     device: torch.device
     objects: tuple[Path, ...]  # small things: scanned household objects, the user's meshes
     furniture: tuple[Path, ...]  # things of about a metre
     surfaces: tuple[Path, ...]
-    thin: tuple[Path, ...]  # those of all objects that are thin, by their names
-    _kept: dict[Path, Asset | Texture] = field(default_factory=dict)
+    thin: tuple[Path, ...]  # objects and furniture that are thin, judged by their names
+    _loaded: dict[Path, Asset | Texture] = field(default_factory=dict)
 
     @staticmethod
     def open(root: Path | str, device: torch.device | str = "cpu", *, held_out: bool = False) -> AssetLibrary:
@@ -97,44 +97,44 @@ class AssetLibrary:
         return self
 
     def asset(self, path: Path) -> Asset:
-        kept = self._kept.get(path)
-        if not isinstance(kept, Asset):
-            kept = (read_asset(path) if path.suffix == ".npz" else read_mesh(path)).to(self.device)
-            self._kept[path] = kept
-        return kept
+        asset = self._loaded.get(path)
+        if not isinstance(asset, Asset):
+            asset = (read_asset(path) if path.suffix == ".npz" else read_mesh(path)).to(self.device)
+            self._loaded[path] = asset
+        return asset
 
     def surface(self, path: Path) -> Texture:
-        kept = self._kept.get(path)
-        if not isinstance(kept, Texture):
-            kept = make_texture(_square_image(path).to(self.device))
-            self._kept[path] = kept
-        return kept
+        texture = self._loaded.get(path)
+        if not isinstance(texture, Texture):
+            texture = make_texture(_square_image(path).to(self.device))
+            self._loaded[path] = texture
+        return texture
 
-    def any_object(self, rng: Chance) -> Asset:
+    def any_object(self, rng: Generator) -> Asset:
         return self.asset(_pick(rng, self.objects or self.furniture))
 
-    def any_furniture(self, rng: Chance) -> Asset:
+    def any_furniture(self, rng: Generator) -> Asset:
         return self.asset(_pick(rng, self.furniture or self.objects))
 
-    def any_thin(self, rng: Chance) -> Asset:
+    def any_thin(self, rng: Generator) -> Asset:
         return self.asset(_pick(rng, self.thin))
 
-    def any_surface(self, rng: Chance) -> Texture:
+    def any_surface(self, rng: Generator) -> Texture:
         return self.surface(_pick(rng, self.surfaces))
 
 
-def _pick(rng: Chance, paths: Sequence[Path]) -> Path:
+def _pick(rng: Generator, paths: Sequence[Path]) -> Path:
     return paths[int(rng.integers(len(paths)))]
 
 
 def is_thin(name: str) -> bool:
-    """Is the object of this name thin? The last word that tells decides: a plant pot is a pot."""
+    """Whether the object of this name is thin. The last known word decides: a plant pot is a pot."""
     thin = False
     for word in re.findall("[a-z]+", name.lower()):
-        one = word.removesuffix("s")
-        if one in SOLID_WORDS:
+        singular = word.removesuffix("s")
+        if singular in SOLID_WORDS:
             thin = False
-        elif one in THIN_WORDS or one.endswith(THIN_ENDINGS):
+        elif singular in THIN_WORDS or singular.endswith(THIN_ENDINGS):
             thin = True
     return thin
 
@@ -148,22 +148,23 @@ def libraries(root: Path) -> list[Path]:
 
 
 def _parts(roots: list[Path], name: str, held_out: bool) -> tuple[Path, ...]:
-    found: list[Path] = []
+    """The files for training, or those held out, in a folder of each library."""
+    paths: list[Path] = []
     for folder in (root / name for root in roots if (root / name).is_dir()):
         names = sorted(p for p in folder.iterdir() if p.suffix.lower() in FOLDERS[name])
-        found += [p for i, p in enumerate(names) if (i % HELD_OUT_EVERY == 0) == held_out]
-    return tuple(found)
+        paths += [p for i, p in enumerate(names) if (i % HELD_OUT_EVERY == 0) == held_out]
+    return tuple(paths)
 
 
 def _why_empty(roots: list[Path]) -> str:
-    """Why a part of the libraries holds nothing, in words for their owner."""
+    """Why a part of the libraries is empty, as a message for the user."""
     counts = {name: len(_parts(roots, name, held_out=True)) for name in FOLDERS}
     if not any(counts.values()):
         return "no objects in gso/, polyhaven/ or meshes/ and no images in textures/"
     textures = counts.pop("textures")
-    there = [(sum(counts.values()), "mesh", "meshes"), (textures, "texture", "textures")]
-    said = " and ".join(f"{n} {one if n == 1 else many}" for n, one, many in there if n)
-    return f"{said}, but the first of every eight is held back for validation: give at least two of each"
+    kinds = [(sum(counts.values()), "mesh", "meshes"), (textures, "texture", "textures")]
+    contents = " and ".join(f"{n} {singular if n == 1 else plural}" for n, singular, plural in kinds if n)
+    return f"{contents}, but the first of every eight is held back for validation: give at least two of each"
 
 
 def read_asset(path: Path) -> AssetOnHost:

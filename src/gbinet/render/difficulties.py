@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from gbinet.errors import InputError
-from gbinet.render.chance import chance
+from gbinet.render.seeding import generator
 
 
 @dataclass(frozen=True)
 class Difficulty:
     """One difficulty."""
 
-    share: float  # of the scenes or samples that are like life, 0 to 1
-    amount: float  # how strong it is at most, or how much of a scene has it; the unit stands beside it
+    share: float  # of the scenes or samples with difficulties, 0 to 1
+    amount: float  # its largest strength, or the share of a scene that has it; the unit stands beside it
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Difficulties:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            given: Difficulty = getattr(self, field.name)
-            if not (0 <= given.share <= 1 and given.amount > 0):
-                raise InputError(f"{field.name} needs a share from 0 to 1 and a positive amount, got {given}")
+            value: Difficulty = getattr(self, field.name)
+            if not (0 <= value.share <= 1 and value.amount > 0):
+                raise InputError(f"{field.name} needs a share from 0 to 1 and a positive amount, got {value}")
 
     def only(self, *names: str) -> Difficulties:
         """These difficulties always, the others never."""
@@ -55,16 +55,18 @@ class Difficulties:
         )
 
     def drawn(self, names: tuple[str, ...], *key: int | str) -> dict[str, float]:
-        """Which of these a scene or sample has, with amounts. Each depends on the key and itself only, except
-        that cameras which go forward do not step aside as well: such a sample is not wide."""
-        found = {
+        """Which of these a scene or sample has, with amounts.
+
+        Each is drawn independently, except that a sample with "forward" does not have "wide".
+        """
+        amounts = {
             name: getattr(self, name).amount
             for name in names
-            if chance(*key, "has", name).random() < getattr(self, name).share
+            if generator(*key, "has", name).random() < getattr(self, name).share
         }
-        if "forward" in found:
-            found.pop("wide", None)
-        return found
+        if "forward" in amounts:
+            amounts.pop("wide", None)
+        return amounts
 
 
 NAMES = tuple(field.name for field in fields(Difficulties))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from gbinet.render import shapes
-from gbinet.render.chance import Chance, log_uniform
-from gbinet.render.lighting import ambient_light, direction, lamp_colour, studio, triple
+from gbinet.render.lighting import ambient_light, direction, lamp_colour, studio
 from gbinet.render.mesh import join
 from gbinet.render.props import Store, placed
-from gbinet.render.scenery import Draft, Layout, Light, Part
+from gbinet.render.scenery import Draft, Layout, Light, Part, triple
+from gbinet.render.seeding import Generator, log_uniform
 from gbinet.render.shapes import box, pose, quad
 
 # ---- table -------------------------------------------------------------------------------------------------
 
 
-def table(rng: Chance, store: Store) -> Draft:
+def table(rng: Generator, store: Store) -> Draft:
     """Objects on a table top, as on a turntable or in a studio."""
     parts = [_table_top(rng, store)]
     things, spheres = _heap(rng, store, int(rng.choice([1, 3, 5, 8, 12, 16])), rng.uniform(0.05, 0.18), 0.0)
@@ -41,7 +41,7 @@ def table(rng: Chance, store: Store) -> Draft:
     return Draft(parts, lights, ambient_light(rng, rng.uniform(0.25, 0.9)), studio(rng, store), layout)
 
 
-def _table_top(rng: Chance, store: Store) -> Part:
+def _table_top(rng: Generator, store: Store) -> Part:
     tile = log_uniform(rng, 0.15, 1.2)
     kind = rng.random()
     if kind < 0.25:
@@ -58,7 +58,7 @@ def _table_top(rng: Chance, store: Store) -> Part:
 
 
 def _heap(
-    rng: Chance, store: Store, count: int, spread: float, ground: float, scale: float = 1.0
+    rng: Generator, store: Store, count: int, spread: float, ground: float, scale: float = 1.0
 ) -> tuple[list[Part], np.ndarray]:
     """Things that stand, lie or lean close together, some on top of boxes. Parts, spheres [n, 4]."""
     parts: list[Part] = []
@@ -69,7 +69,7 @@ def _heap(
         size = float(np.clip(thing.metres * rng.uniform(0.7, 1.3), 0.04, 0.4)) * scale
         lying = rng.random() < 0.2
         around = size * 0.45 * max(thing.extent[0], thing.extent[2] if lying else thing.extent[1])
-        x, y = _free_place(rng, circles, around, spread * scale)
+        x, y = _free_position(rng, circles, around, spread * scale)
         z = ground
         if rng.random() < 0.25:  # on a box
             w, h = 2.2 * around * rng.uniform(0.9, 1.3), rng.uniform(0.02, 0.12) * scale
@@ -88,10 +88,10 @@ def _heap(
     return parts, np.array(spheres).reshape(-1, 4)
 
 
-def _free_place(
-    rng: Chance, circles: list[tuple[float, float, float]], radius: float, spread: float
+def _free_position(
+    rng: Generator, circles: list[tuple[float, float, float]], radius: float, spread: float
 ) -> tuple[float, float]:
-    """A place near the middle that overlaps no circle by much."""
+    """A position near the middle that hardly overlaps any circle."""
     x = y = 0.0
     for attempt in range(60):
         reach = spread * (1 + attempt / 12)
@@ -104,7 +104,7 @@ def _free_place(
 # ---- room --------------------------------------------------------------------------------------------------
 
 
-def room(rng: Chance, store: Store) -> Draft:
+def room(rng: Generator, store: Store) -> Draft:
     """The inside of a room with furniture, pictures, and small things on tables."""
     w, d, h = rng.uniform(3, 7), rng.uniform(3, 7), rng.uniform(2.3, 3.2)
     low = np.array([-w / 2, -d / 2, 0.0])
@@ -153,7 +153,7 @@ def room(rng: Chance, store: Store) -> Draft:
     return Draft(parts, lights, ambient_light(rng, rng.uniform(0.3, 0.9)), studio(rng, store), layout)
 
 
-def _room_lamp(rng: Chance, low: np.ndarray, height: float) -> Light:
+def _room_lamp(rng: Generator, low: np.ndarray, height: float) -> Light:
     x, y = rng.uniform(low[:2] * 0.8, -low[:2] * 0.8)
     position = np.array([x, y, height - 0.25])
     target = np.array([x * 0.7, y * 0.7, 0.3])
@@ -163,7 +163,7 @@ def _room_lamp(rng: Chance, low: np.ndarray, height: float) -> Light:
 
 
 def _wall_things(
-    rng: Chance, store: Store, corner: np.ndarray, along: np.ndarray, height: float
+    rng: Generator, store: Store, corner: np.ndarray, along: np.ndarray, height: float
 ) -> list[Part]:
     """Pictures, boards, doors and shelves on a wall."""
     parts = []
@@ -183,7 +183,7 @@ def _wall_things(
     return parts
 
 
-def _laid_table(rng: Chance, store: Store, low: np.ndarray) -> tuple[list[Part], list[np.ndarray]]:
+def _laid_table(rng: Generator, store: Store, low: np.ndarray) -> tuple[list[Part], list[np.ndarray]]:
     """A table with small things on it."""
     w, d, h = rng.uniform(0.8, 1.6), rng.uniform(0.6, 1.0), rng.uniform(0.45, 0.8)
     x, y = rng.uniform(low[:2] * 0.6, -low[:2] * 0.6)

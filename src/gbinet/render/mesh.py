@@ -1,4 +1,4 @@
-"""Triangle meshes with texture coordinates and normals, and how they are moved and joined."""
+"""Triangle meshes with texture coordinates and normals; transforming and joining them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def join(meshes: list[Mesh]) -> Mesh:
 def vertex_normals(positions: Tensor, faces: Tensor, welded: Tensor | None = None) -> Tensor:
     """Normals [N, 3] averaged over the faces at each vertex, weighted by area.
 
-    welded [N] names vertices at the same place (doubled at texture seams) by one common number.
+    welded [N]: equal for vertices at the same position, which exist twice at texture seams.
     """
     a, b, c = positions[faces].unbind(1)
     face_normals = torch.linalg.cross(b - a, c - a)

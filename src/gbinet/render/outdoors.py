@@ -6,17 +6,17 @@ import numpy as np
 import torch
 
 from gbinet.render import shapes
-from gbinet.render.chance import Chance, log_uniform
-from gbinet.render.lighting import ambient_light, sky, sun_light, triple
+from gbinet.render.lighting import ambient_light, sky, sun_light
 from gbinet.render.mesh import Mesh, join
 from gbinet.render.props import Store, placed
-from gbinet.render.scenery import Draft, Layout, Light, Material, Part
+from gbinet.render.scenery import Draft, Layout, Light, Material, Part, triple
+from gbinet.render.seeding import Generator, log_uniform
 from gbinet.render.shapes import box, pose, quad
 
 # ---- facade ------------------------------------------------------------------------------------------------
 
 
-def facade(rng: Chance, store: Store) -> Draft:
+def facade(rng: Generator, store: Store) -> Draft:
     """A street: the front of a house with recessed windows, a pavement, and things before it."""
     columns, rows = int(rng.integers(3, 9)), int(rng.integers(2, 6))
     bay, storey = rng.uniform(1.8, 3.5), rng.uniform(2.6, 3.6)
@@ -33,7 +33,7 @@ def facade(rng: Chance, store: Store) -> Draft:
         parts.append(store.flat(house, log_uniform(rng, 1.5, 5), role="wall"))
     spheres = []
     for _ in range(int(rng.integers(3, 12))):
-        thing = store.furniture() if rng.random() < 0.7 else store.made_up()
+        thing = store.furniture() if rng.random() < 0.7 else store.procedural()
         size = log_uniform(rng, 0.5, 3.0)
         x, y = rng.uniform(-width / 2, width / 2), -rng.uniform(0.6, 7)
         part, sphere = placed(thing, x, y, 0.0, size, rng.uniform(0, 2 * np.pi))
@@ -57,7 +57,7 @@ def facade(rng: Chance, store: Store) -> Draft:
     return Draft(parts, lights, ambient_light(rng, rng.uniform(0.3, 0.8)), sky(rng, store.device), layout)
 
 
-def _front(rng: Chance, store: Store, columns: int, rows: int, bay: float, storey: float) -> list[Part]:
+def _front(rng: Generator, store: Store, columns: int, rows: int, bay: float, storey: float) -> list[Part]:
     """Piers and spandrels of masonry around recessed panes, with sills, cornices and pipes."""
     width = columns * bay
     window_w, window_h = bay * rng.uniform(0.35, 0.65), storey * rng.uniform(0.4, 0.7)
@@ -108,7 +108,7 @@ def _front(rng: Chance, store: Store, columns: int, rows: int, bay: float, store
     ]
 
 
-def _post(rng: Chance, store: Store, x: float) -> Part:
+def _post(rng: Generator, store: Store, x: float) -> Part:
     """Street lamp or sign."""
     height = rng.uniform(2.5, 6)
     pole = shapes.cylinder(rng.uniform(0.03, 0.1), height, 16)
@@ -121,7 +121,7 @@ def _post(rng: Chance, store: Store, x: float) -> Part:
 # ---- terrain -----------------------------------------------------------------------------------------------
 
 
-def terrain(rng: Chance, store: Store) -> Draft:
+def terrain(rng: Generator, store: Store) -> Draft:
     """Hills with houses, trees and rocks, seen from the air."""
     size = log_uniform(rng, 60, 220)
     hills = size * log_uniform(rng, 0.02, 0.3)
@@ -162,7 +162,7 @@ def terrain(rng: Chance, store: Store) -> Draft:
 
 
 def _house(
-    rng: Chance, x: float, y: float, z: float, lift: float, materials: tuple[Material, Material]
+    rng: Generator, x: float, y: float, z: float, lift: float, materials: tuple[Material, Material]
 ) -> tuple[list[Part], float]:
     w, d, h = rng.uniform(5, 16), rng.uniform(5, 12), rng.uniform(3, 14)
     turn = rng.uniform(0, np.pi)
@@ -191,7 +191,7 @@ def _gable(leaning: Mesh) -> Mesh:
 
 
 def _tree(
-    rng: Chance, store: Store, x: float, y: float, z: float, material: Material
+    rng: Generator, store: Store, x: float, y: float, z: float, material: Material
 ) -> tuple[list[Part], float]:
     height = rng.uniform(3, 12)
     trunk = shapes.cylinder(0.04 * height, height * 0.6, 10).moved(pose(x, y, z - 0.5, 0, 0, 1))

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gbinet.render.chance import Chance, log_uniform
+from gbinet.render.seeding import Generator, log_uniform
 from gbinet.render.texture import Texture, make_texture
 
 Device = torch.device | str
 
 
-def paint(rng: Chance, kind: str | None = None, size: int = 512, device: Device = "cpu") -> Texture:
+def paint(rng: Generator, kind: str | None = None, size: int = 512, device: Device = "cpu") -> Texture:
     """A random texture; kind is one of PAINTERS."""
     name = kind or str(rng.choice(list(PAINTERS), p=SHARES))
     return make_texture(PAINTERS[name](rng, size, device))
@@ -24,7 +24,7 @@ def paint(rng: Chance, kind: str | None = None, size: int = 512, device: Device 
 # ---- ingredients -------------------------------------------------------------------------------------------
 
 
-def lattice_noise(rng: Chance, size: int, cells: int, device: Device) -> Tensor:
+def lattice_noise(rng: Generator, size: int, cells: int, device: Device) -> Tensor:
     """Smooth noise [S, S] of about unit variance that repeats at its borders."""
     grid = torch.from_numpy(rng.standard_normal((cells, cells), dtype=np.float32)).to(device)
     padded = F.pad(grid[None, None], (2, 2, 2, 2), mode="circular" if cells >= 2 else "replicate")
@@ -34,7 +34,7 @@ def lattice_noise(rng: Chance, size: int, cells: int, device: Device) -> Tensor:
 
 
 def octave_noise(
-    rng: Chance, size: int, device: Device, first: int = 4, octaves: int = 6, roughness: float = 0.6
+    rng: Generator, size: int, device: Device, first: int = 4, octaves: int = 6, roughness: float = 0.6
 ) -> Tensor:
     """Sum of octaves of lattice noise, scaled to unit deviation, [S, S]."""
     total = torch.zeros(size, size, device=device)
@@ -60,7 +60,7 @@ _HUES: list[tuple[float, float, float] | None] = [
 _HUE_SHARES = np.array([0.24, 0.14, 0.12, 0.1, 0.08, 0.08, 0.08, 0.16])
 
 
-def colour(rng: Chance, device: Device, low: float = 0.05, high: float = 0.95) -> Tensor:
+def colour(rng: Generator, device: Device, low: float = 0.05, high: float = 0.95) -> Tensor:
     """A colour [3, 1, 1]: any brightness, mostly of a natural hue."""
     hue = _HUES[int(rng.choice(len(_HUES), p=_HUE_SHARES))]
     tint = np.exp(rng.normal(0, 0.35, 3)) if hue is None else np.array(hue) ** rng.uniform(0.3, 1.6)
@@ -78,7 +78,7 @@ def unit_grid(size: int, device: Device) -> tuple[Tensor, Tensor]:
     return t[None, :].expand(size, size), t[:, None].expand(size, size)
 
 
-def weathered(rng: Chance, image: Tensor, amount: float) -> Tensor:
+def weathered(rng: Generator, image: Tensor, amount: float) -> Tensor:
     """Blotches and fine grain on top of an image [3, S, S]."""
     noise = octave_noise(rng, image.shape[-1], image.device, 4, 8, rng.uniform(0.5, 0.95))
     return image * (1 + amount * noise)
@@ -87,7 +87,7 @@ def weathered(rng: Chance, image: Tensor, amount: float) -> Tensor:
 # ---- kinds -------------------------------------------------------------------------------------------------
 
 
-def noise(rng: Chance, size: int, device: Device) -> Tensor:
+def noise(rng: Generator, size: int, device: Device) -> Tensor:
     """Stone, plaster, dirt: two or three colours mixed by multi-octave noise."""
     first = int(rng.choice([2, 4, 8, 16]))
     weight = octave_noise(rng, size, device, first, 8, rng.uniform(0.5, 0.9))
@@ -98,7 +98,7 @@ def noise(rng: Chance, size: int, device: Device) -> Tensor:
     return weathered(rng, image, rng.uniform(0.02, 0.15))
 
 
-def bricks(rng: Chance, size: int, device: Device) -> Tensor:
+def bricks(rng: Generator, size: int, device: Device) -> Tensor:
     rows = int(rng.choice([4, 8, 12, 16, 24]))
     columns = max(2, int(rows * rng.choice([0.33, 0.5, 1.0])))
     x, y = unit_grid(size, device)
@@ -117,7 +117,7 @@ def bricks(rng: Chance, size: int, device: Device) -> Tensor:
     return weathered(rng, image, rng.uniform(0.05, 0.2))
 
 
-def glyphs(rng: Chance, size: int, device: Device) -> Tensor:
+def glyphs(rng: Generator, size: int, device: Device) -> Tensor:
     """Lines of letter-like marks in a few sizes, as on packages, posters and newspapers."""
     page = torch.zeros(size, size, device=device)
     top = 0
@@ -147,7 +147,7 @@ def glyphs(rng: Chance, size: int, device: Device) -> Tensor:
     return weathered(rng, image, rng.uniform(0, 0.06))
 
 
-def grating(rng: Chance, size: int, device: Device) -> Tensor:
+def grating(rng: Generator, size: int, device: Device) -> Tensor:
     """Stripes, checks and weaves: repetitive, the hard case for matching."""
     x, y = unit_grid(size, device)
     a, b = int(rng.integers(0, 25)), int(rng.integers(1, 33))
@@ -159,20 +159,20 @@ def grating(rng: Chance, size: int, device: Device) -> Tensor:
     return weathered(rng, image, rng.uniform(0, 0.12))
 
 
-def gradient(rng: Chance, size: int, device: Device) -> Tensor:
+def gradient(rng: Generator, size: int, device: Device) -> Tensor:
     """Soft changes of colour only: hardly anything to match."""
     weight = torch.sigmoid(octave_noise(rng, size, device, 2, 2, 0.5) * rng.uniform(0.5, 2))
     image = mix(colour(rng, device), colour(rng, device), weight)
     return weathered(rng, image, rng.uniform(0, 0.02))
 
 
-def blank(rng: Chance, size: int, device: Device) -> Tensor:
+def blank(rng: Generator, size: int, device: Device) -> Tensor:
     """A painted wall or a white plate: one colour with the faintest structure."""
     flat = colour(rng, device, 0.3, 0.95).expand(3, size, size)
     return weathered(rng, flat, rng.uniform(0.002, 0.025))
 
 
-def wood(rng: Chance, size: int, device: Device) -> Tensor:
+def wood(rng: Generator, size: int, device: Device) -> Tensor:
     """Stretched noise along one axis, in planks."""
     fine = octave_noise(rng, size, device, 32, 4, 0.8)
     stretched = F.interpolate(fine[None, None, :, ::16], size=(size, size), mode="bilinear")[0, 0]
@@ -188,7 +188,7 @@ def wood(rng: Chance, size: int, device: Device) -> Tensor:
     return weathered(rng, image * shades[along.long()] * (0.35 + 0.65 * seam), rng.uniform(0.03, 0.15))
 
 
-def collage(rng: Chance, size: int, device: Device) -> Tensor:
+def collage(rng: Generator, size: int, device: Device) -> Tensor:
     """Overlapping discs and boxes of many sizes: dead leaves, whose statistics are those of photos."""
     count = 96
     radius = np.sort((0.012 * rng.power(1.2, count) ** -0.9).clip(0.012, 0.35))[::-1]  # small ones on top
@@ -211,7 +211,7 @@ def collage(rng: Chance, size: int, device: Device) -> Tensor:
     return weathered(rng, image, rng.uniform(0.05, 0.2))
 
 
-def speckle(rng: Chance, size: int, device: Device) -> Tensor:
+def speckle(rng: Generator, size: int, device: Device) -> Tensor:
     """Granite, gravel, carpet: fine grain with hard spots."""
     fine = octave_noise(rng, size, device, int(rng.choice([32, 64, 128])), 4, 0.8)
     coarse = octave_noise(rng, size, device, 4, 3)
@@ -220,13 +220,13 @@ def speckle(rng: Chance, size: int, device: Device) -> Tensor:
     return weathered(rng, mix(image, colour(rng, device), spots), 0.08)
 
 
-def plastic(rng: Chance, size: int, device: Device) -> Tensor:
+def plastic(rng: Generator, size: int, device: Device) -> Tensor:
     """White or pale plastic: hardly a trace of structure."""
     pale = colour(rng, device, 0.8, 0.95) * 0.3 + rng.uniform(0.55, 0.68)
     return weathered(rng, pale.expand(3, size, size), rng.uniform(0.001, 0.006))
 
 
-def tiles(rng: Chance, size: int, device: Device) -> Tensor:
+def tiles(rng: Generator, size: int, device: Device) -> Tensor:
     """Cells that are all alike, to the last texel: tiles, meshes, dots, checks."""
     cells = int(rng.choice([4, 8, 16, 32]))
     period = size // cells
@@ -244,7 +244,7 @@ def tiles(rng: Chance, size: int, device: Device) -> Tensor:
     return cell.repeat(1, cells, cells)
 
 
-Painter = Callable[[Chance, int, Device], Tensor]
+Painter = Callable[[Generator, int, Device], Tensor]
 PAINTERS: dict[str, Painter] = {
     "noise": noise,
     "bricks": bricks,

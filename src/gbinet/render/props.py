@@ -9,10 +9,10 @@ import torch
 
 from gbinet.render import catalogue
 from gbinet.render.assets import AssetLibrary
-from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.mesh import Mesh
 from gbinet.render.paint import PAINTERS, SHARES
-from gbinet.render.scenery import Material, Part, Role
+from gbinet.render.scenery import Material, Part, Role, triple
+from gbinet.render.seeding import Generator, log_uniform
 from gbinet.render.shapes import pose
 from gbinet.render.texture import Texture
 from gbinet.render.thin import THIN_SHAPES
@@ -35,10 +35,10 @@ class Thing:
 class Store:
     """Draws materials and things for one scene."""
 
-    def __init__(self, rng: Chance, assets: AssetLibrary | None, device: torch.device) -> None:
+    def __init__(self, rng: Generator, assets: AssetLibrary | None, device: torch.device) -> None:
         self.rng, self.assets, self.device = rng, assets, device
 
-    def drawing(self, rng: Chance) -> Store:
+    def with_rng(self, rng: Generator) -> Store:
         """The same store, drawing from another generator."""
         return Store(rng, self.assets, self.device)
 
@@ -60,7 +60,7 @@ class Store:
         tint = np.clip(rng.normal(1, rng.choice([0.04, 0.04, 0.15]), 3) * rng.uniform(0.7, 1.05), 0.3, 1.2)
         return Material(
             texture or self.texture(kind),
-            (float(tint[0]), float(tint[1]), float(tint[2])),
+            triple(tint),
             log_uniform(rng, 0.03, 0.6) if shiny else 0.0,
             log_uniform(rng, 8, 200),
             mirror,
@@ -72,22 +72,22 @@ class Store:
         number = int(self.rng.integers(catalogue.SHAPES_PER_NAME))
         return catalogue.shape(name, number, device or self.device)
 
-    def made_up(self, name: str | None = None) -> Thing:
+    def procedural(self, name: str | None = None) -> Thing:
         """A shape with a material of its own, stretched a little."""
         rng = self.rng
         shape = self.shape(name)
         by = np.exp(rng.normal(0, 0.2, 3)).clip(0.6, 1.6)
         extent = by * shape.extent
         by, extent = by / extent.max(), extent / extent.max()
-        mesh = shape.mesh.stretched(_three(by)).textured(log_uniform(rng, 0.4, 2.0))
-        return Thing(mesh, self.material(), _three(extent), log_uniform(rng, 0.05, 0.3))
+        mesh = shape.mesh.stretched(triple(by)).textured(log_uniform(rng, 0.4, 2.0))
+        return Thing(mesh, self.material(), triple(extent), log_uniform(rng, 0.05, 0.3))
 
     def thing(self) -> Thing:
         """A small object."""
         if self.assets is not None and self.assets.objects and self.rng.random() < 0.85:
             asset = self.assets.any_object(self.rng)
             return Thing(asset.mesh, self.material(texture=asset.texture), asset.extent, asset.metres)
-        return self.made_up()
+        return self.procedural()
 
     def furniture(self) -> Thing:
         """An object of about a metre."""
@@ -95,7 +95,7 @@ class Store:
             asset = self.assets.any_furniture(self.rng)
             size = self.rng.uniform(0.5, 1.3)
             return Thing(asset.mesh, self.material(texture=asset.texture), asset.extent, size)
-        thing = self.made_up(str(self.rng.choice(SOLID)))
+        thing = self.procedural(str(self.rng.choice(SOLID)))
         return Thing(thing.mesh, thing.material, thing.extent, self.rng.uniform(0.4, 1.4))
 
     def thin(self, names: tuple[str, ...] | None = None) -> Thing:
@@ -103,7 +103,7 @@ class Store:
         if names is None and self.assets is not None and self.assets.thin and self.rng.random() < 0.4:
             asset = self.assets.any_thin(self.rng)
             return Thing(asset.mesh, self.material(texture=asset.texture), asset.extent, 1.0)
-        return self.made_up(str(self.rng.choice(names or tuple(THIN_SHAPES))))
+        return self.procedural(str(self.rng.choice(names or tuple(THIN_SHAPES))))
 
     def flat(self, mesh: Mesh, tile: float, kind: str | None = None, role: Role = "thing") -> Part:
         """A mesh whose uv are metres, covered with a texture that repeats every `tile` metres."""
@@ -120,7 +120,7 @@ def placed(
     tilt: float = 0.0,
     lying: bool = False,
 ) -> tuple[Part, np.ndarray]:
-    """The thing in the world, and the sphere (x, y, z, r) about it. Lying: turned a quarter about x."""
+    """The thing at a position, and a sphere (x, y, z, r) around it. lying: turned by 90 degrees about x."""
     ex, ey, ez = (e * size for e in thing.extent)
     quarter = np.pi / 2 if lying else 0.0
     matrix = pose(x, y, z, turn, quarter + tilt, size)
@@ -134,7 +134,3 @@ def placed(
     return Part(thing.mesh.moved(matrix.to(thing.mesh.positions.device)), thing.material), np.array(
         [x, y, z + ez / 2, radius]
     )
-
-
-def _three(values: np.ndarray) -> tuple[float, float, float]:
-    return (float(values[0]), float(values[1]), float(values[2]))

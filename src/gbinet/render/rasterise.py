@@ -6,7 +6,7 @@ share it, so meshes have no cracks, and triangles that reach behind the camera n
 
 The z-buffer holds one 64-bit key per pixel: the bits of the (positive) float32 depth above, the number of the
 triangle below. The smallest key wins, whatever the order of the fragments, so the result never depends on
-scheduling. `gbinet.render.rasterise_triton` is the fast twin for CUDA.
+scheduling. `gbinet.render.rasterise_triton` has the kernels for CUDA.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gbinet import ops
 from gbinet.camera import Camera, pixel_centres
-from gbinet.render.parallel import in_parallel
+from gbinet.ops.threads_cpu import in_threads
 
 EMPTY = torch.iinfo(torch.int64).max  # key of a pixel that sees nothing
 NEAR = 1e-3  # in world units: nothing nearer to the camera is seen
@@ -40,7 +40,7 @@ def visible_keys(
 
         return fast.visible_keys(vertices, faces, cameras)
     views = [cameras[v] for v in range(cameras.K.shape[0])]
-    return torch.stack(in_parallel(lambda view: _one_view(vertices, faces, view), views, vertices.device))
+    return torch.stack(in_threads(lambda view: _one_view(vertices, faces, view), views, vertices.device))
 
 
 def face_index(keys: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def face_index(keys: Tensor) -> Tensor:
 
 
 def key_depth(keys: Tensor) -> Tensor:
-    """Depth in the key, float32; infinite where the pixel sees nothing. Good for shadows; see also trace."""
+    """Depth in the key, float32; infinite where the pixel sees nothing. See render_depth for exact depth."""
     depth = (keys >> 32).to(torch.int32).view(torch.float32)
     return depth.masked_fill(keys == EMPTY, torch.inf)
 
@@ -114,7 +114,7 @@ def _boxes(corners: Tensor, camera: Camera) -> tuple[Tensor, Tensor]:
 
 
 def _setup(corners: Tensor) -> Tensor:
-    """What a fragment needs of its triangle, [M, 15]: three edge planes, the plane, its span of depth."""
+    """Data of triangles for fragments, [M, 15]: three edge planes, the plane, least and largest depth."""
     a, b, c = corners.unbind(1)  # [M, 3] each
     normal = _cross(b - a, c - a)
     offset = (normal * a).sum(-1, keepdim=True)
@@ -176,7 +176,7 @@ def _edge_values(setup: Tensor, owner: Tensor, x: Tensor, y: Tensor, terms: Tens
 
 
 def _hit(setup: Tensor, owner: Tensor, x: Tensor, y: Tensor, terms: Tensor) -> tuple[Tensor, Tensor]:
-    """Is the centre of pixel (x, y) inside the triangle, and how deep is it there? bool [P], float32 [P]."""
+    """Whether the centre of pixel (x, y) is inside the triangle, bool [P], and the depth, float32 [P]."""
     centre = float(pixel_centres(1, 1)[0, 0, 0])
     dy = (y + centre - terms[3]) * terms[1]
     dx = (x + centre - terms[2] - terms[4] * dy) * terms[0]

@@ -1,4 +1,4 @@
-"""Where cameras stand, a reference view and its neighbours, and the range of depth to search."""
+"""Cameras of samples: a reference view and its neighbours; and the depth range to search."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gbinet.camera import Camera
-from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.scenery import Layout, look_at
+from gbinet.render.seeding import Generator, log_uniform
 
 # Half the samples of a table look like DTU: a narrow view from 0.5 to 0.9 m.
 DTU_FOCAL = 2892 / 1600  # focal length over image width
@@ -20,7 +20,7 @@ _FARTHEST = 1.6  # the largest angle to a neighbour, as a multiple of the usual 
 
 @dataclass(frozen=True)
 class Rig:
-    """Cameras of one sample, on the host. The reference view is the first."""
+    """Cameras of one sample, on the CPU. The reference view is the first."""
 
     cameras: Camera  # [V] float64
     distance: float  # from the reference camera to what it looks at
@@ -29,7 +29,7 @@ class Rig:
 
 @dataclass(frozen=True)
 class Style:
-    """How the cameras of a sample are spread."""
+    """How the cameras of a sample are arranged."""
 
     angle: float  # between neighbours, radians, seen from the target
     focal: float  # over image width
@@ -41,7 +41,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Habits:
-    """How somebody takes photos who does not walk around a thing with an upright camera."""
+    """Unusual ways to take photos: other than walking around an object with an upright camera."""
 
     wide: float = 0.0  # angle between reference and sources at the target, degrees at most
     forward: float = 0.0  # sources lie ahead or behind, by up to this share of the distance
@@ -50,7 +50,7 @@ class Habits:
 
     @staticmethod
     def of(amounts: Mapping[str, float]) -> Habits:
-        """Those of a sample with these difficulties."""
+        """The habits of a sample with these difficulties."""
         return Habits(**{f.name: amounts.get(f.name, 0.0) for f in fields(Habits)})
 
 
@@ -58,7 +58,7 @@ USUAL = Habits()
 
 
 def draw_rig(
-    rng: Chance,
+    rng: Generator,
     kind: str,
     layout: Layout,
     views: int,
@@ -72,7 +72,7 @@ def draw_rig(
         dtu_like = kind == "table" and rng.random() < 0.5
     elif dtu_like and kind != "table":
         dtu_like = False
-    style = _unusual(rng, _style(rng, kind, dtu_like), habits)
+    style = _with_habits(rng, _style(rng, kind, dtu_like), habits)
     position, target = _reference(rng, kind, layout, dtu_like, habits.above)
     distance = float(np.linalg.norm(target - position))
     roll = _roll(rng)
@@ -81,33 +81,41 @@ def draw_rig(
     poses, lenses = [look_at(position, target, roll)], [base_K]
     turns = _turns(rng, views - 1, style.line)
     for turn in turns:
-        place, aim = _neighbour(rng, layout, style, position, target, turn)
+        neighbour, aim = _neighbour(rng, layout, style, position, target, turn)
         tilt = roll + rng.normal(0, 0.03) + (np.pi / 2 * rng.integers(-1, 2) if rng.random() < 0.02 else 0)
-        poses.append(look_at(place, aim, tilt))
+        poses.append(look_at(neighbour, aim, tilt))
         zoom = 1.0 if same_lens else float(np.exp(rng.normal(0, 0.08)))
         lens = base_K.copy()
         lens[:2, :2] *= zoom
         lenses.append(lens)
-    poses = _turned(rng, poses, habits.roll)
+    poses = _rolled(rng, poses, habits.roll)
     K, pose = torch.from_numpy(np.stack(lenses)), torch.from_numpy(np.stack(poses))
     return Rig(Camera(K, pose, width, height), distance, dtu_like)
 
 
-def draw_windows(rng: Chance, rig: Rig, largest: float, least: float = 1.0, sizes: float = 1.0) -> Rig:
+def in_unit(cameras: Camera, scale: float) -> Camera:
+    """Cameras whose unit of length is 1 / scale of the present one."""
+    pose = cameras.cam_from_world.clone()
+    pose[..., :3, 3] *= scale
+    return replace(cameras, cam_from_world=pose)
+
+
+def draw_windows(rng: Generator, rig: Rig, largest: float, least: float = 1.0, sizes: float = 1.0) -> Rig:
     """The rig's cameras as windows of images that are `least` to `largest` times as wide and high.
 
-    Networks are trained on small images and used on large ones, where surfaces are smoother and moves between
-    views longer, both in pixels. The sources' windows show what the reference's shows, as far as a plane at
-    the distance of the target can tell. `sizes`: the sources' images are up to so many times as large or as
-    small again; a depth map is searched in photos of their own sizes, in which the same thing is larger or
-    smaller than in the reference, but a batch holds one size, and so less or more of them.
+    Networks are trained on small images and used on large ones, where surfaces are smoother and disparities
+    larger, both in pixels. The sources' windows show what the reference's shows, assuming a plane at the
+    distance of the target.
+
+    sizes: the sources' images are up to so many times as large or small. In use, photos may have sizes of
+    their own; a batch holds one size, so that a source's window shows less or more instead.
     """
     factor = log_uniform(rng, least, largest)
     cameras = rig.cameras
     size = torch.tensor([cameras.width, cameras.height], dtype=torch.float64)
     # centre of the reference's window in its large image, and that point of the plane in all of them
-    room = (factor - 1) / (2 * factor)
-    share = torch.from_numpy(0.5 + rng.uniform(-room, room, 2))
+    margin = (factor - 1) / (2 * factor)
+    share = torch.from_numpy(0.5 + rng.uniform(-margin, margin, 2))
     wander = torch.from_numpy(rng.normal(0, 0.04, (len(cameras.K), 2))) * size
     wander[0] = 0  # the reference's window is where it was drawn
     K = cameras.K.clone()  # [V, 3, 3]
@@ -125,11 +133,11 @@ def draw_windows(rng: Chance, rig: Rig, largest: float, least: float = 1.0, size
 
 
 def draw_path(
-    rng: Chance, kind: str, layout: Layout, views: int, width: int, height: int, habits: Habits = USUAL
+    rng: Generator, kind: str, layout: Layout, views: int, width: int, height: int, habits: Habits = USUAL
 ) -> Camera:
     """Cameras [V] of one walk around the content, float64: each is a neighbour of the one before."""
     dtu_like = kind == "table" and rng.random() < 0.5
-    style = _unusual(rng, _style(rng, kind, dtu_like), habits)
+    style = _with_habits(rng, _style(rng, kind, dtu_like), habits)
     position, target = _reference(rng, kind, layout, dtu_like, habits.above)
     K = torch.from_numpy(_intrinsics(rng, style.focal, width, height))
     poses = [look_at(position, target, rng.normal(0, 0.03))]
@@ -139,12 +147,12 @@ def draw_path(
         position, aim = _neighbour(rng, layout, style, position, target, turn)
         target = aim if style.parallel >= 0.3 else target
         poses.append(look_at(position, aim, rng.normal(0, 0.03)))
-    poses = _turned(rng, poses, habits.roll)
+    poses = _rolled(rng, poses, habits.roll)
     pose = torch.from_numpy(np.stack(poses))
     return Camera(K.expand(views, 3, 3).clone(), pose, width, height)
 
 
-def _style(rng: Chance, kind: str, dtu_like: bool) -> Style:
+def _style(rng: Generator, kind: str, dtu_like: bool) -> Style:
     if dtu_like:
         return Style(
             np.radians(rng.uniform(5, 15)),
@@ -163,7 +171,8 @@ def _style(rng: Chance, kind: str, dtu_like: bool) -> Style:
     return Style(angle, focal, parallel, forward, bool(rng.random() < 0.5))
 
 
-def _unusual(rng: Chance, style: Style, habits: Habits) -> Style:
+def _with_habits(rng: Generator, style: Style, habits: Habits) -> Style:
+    """The style with sources ahead of or behind the reference, or far aside, if that is a habit."""
     if habits.forward:
         step = rng.uniform(0.3, 1.0) * habits.forward  # of the distance
         return replace(style, angle=step / _FARTHEST, parallel=1.0, forward=0.0, ahead=rng.uniform(0.9, 1.0))
@@ -175,7 +184,7 @@ def _unusual(rng: Chance, style: Style, habits: Habits) -> Style:
     return style
 
 
-def _turned(rng: Chance, poses: list[np.ndarray], share: float) -> list[np.ndarray]:
+def _rolled(rng: Generator, poses: list[np.ndarray], share: float) -> list[np.ndarray]:
     """Poses of which a share is turned by 90 degrees about the line of sight, all to one side."""
     if not share:
         return poses
@@ -186,31 +195,28 @@ def _turned(rng: Chance, poses: list[np.ndarray], share: float) -> list[np.ndarr
 
 
 def _reference(
-    rng: Chance, kind: str, layout: Layout, dtu_like: bool, above: float = 0.0
+    rng: Generator, kind: str, layout: Layout, dtu_like: bool, above: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the reference camera and of its target; the last of 60 tries, if none is free."""
     position = target = layout.focus
     for _ in range(60):
         if above:
             position, target = _from_above(rng, kind, layout, above)
-            if _free(position, layout):
-                break
-            continue
-        if kind == "room":
+        elif kind == "room":
             position = rng.uniform(layout.low, layout.high)
             position[2] = np.clip(rng.normal(1.4, 0.3), layout.low[2], layout.high[2])
             target = rng.uniform(layout.low, layout.high) * [1, 1, 0.7]
-            far_enough = np.linalg.norm(target - position) > 0.35 * np.linalg.norm(layout.high - layout.low)
-            if far_enough and _free(position, layout):
-                break
-            continue
-        target = layout.focus + rng.normal(0, 0.35, 3) * layout.radius * [1, 1, 0.3]
-        position = target + _away(rng, kind, layout, dtu_like)
-        if _free(position, layout):
+            if not np.linalg.norm(target - position) > 0.35 * np.linalg.norm(layout.high - layout.low):
+                continue
+        else:
+            target = layout.focus + rng.normal(0, 0.35, 3) * layout.radius * [1, 1, 0.3]
+            position = target + _camera_offset(rng, kind, layout, dtu_like)
+        if _is_free(position, layout):
             break
     return position, target
 
 
-def _from_above(rng: Chance, kind: str, layout: Layout, highest: float) -> tuple[np.ndarray, np.ndarray]:
+def _from_above(rng: Generator, kind: str, layout: Layout, highest: float) -> tuple[np.ndarray, np.ndarray]:
     """A camera that looks down, and its target."""
     up = np.radians(rng.uniform(0.75, 1.0) * highest)
     if kind == "room":  # from below the ceiling to the floor
@@ -220,7 +226,7 @@ def _from_above(rng: Chance, kind: str, layout: Layout, highest: float) -> tuple
         around = rng.uniform(0, 2 * np.pi)
         return position, np.array([np.cos(around), np.sin(around), 0.0]) * reach + position * [1, 1, 0]
     target = layout.focus + rng.normal(0, 0.35, 3) * layout.radius * [1, 1, 0.3]
-    distance = float(np.linalg.norm(_away(rng, kind, layout, False)))
+    distance = float(np.linalg.norm(_camera_offset(rng, kind, layout, False)))
     around = rng.uniform(0, 2 * np.pi)
     if kind == "facade":  # from the air, before the house
         up, around = 0.6 * up, np.radians(-90 + rng.normal(0, 25))
@@ -230,7 +236,7 @@ def _from_above(rng: Chance, kind: str, layout: Layout, highest: float) -> tuple
     return target + direction * distance, target
 
 
-def _away(rng: Chance, kind: str, layout: Layout, dtu_like: bool) -> np.ndarray:
+def _camera_offset(rng: Generator, kind: str, layout: Layout, dtu_like: bool) -> np.ndarray:
     """From the target to the camera."""
     around = rng.uniform(0, 2 * np.pi)
     if kind == "table":
@@ -249,34 +255,34 @@ def _away(rng: Chance, kind: str, layout: Layout, dtu_like: bool) -> np.ndarray:
 
 
 def _neighbour(
-    rng: Chance, layout: Layout, style: Style, position: np.ndarray, target: np.ndarray, turn: float
+    rng: Generator, layout: Layout, style: Style, position: np.ndarray, target: np.ndarray, turn: float
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Position of a neighbour of a camera, and the point that it looks at. turn: direction of the step."""
     sight = target - position
     distance = float(np.linalg.norm(sight))
     sight = sight / distance
     side = np.cross(sight, [0, 0, 1.0])
     side = side / max(float(np.linalg.norm(side)), 1e-9)
     lift = np.cross(side, sight)
-    place, aim = position, target
+    neighbour, aim = position, target
     for _ in range(12):
         baseline = 2 * np.sin(style.angle * rng.uniform(0.6, _FARTHEST) / 2) * distance
         step = (np.cos(turn) * side + np.sin(turn) * lift) * baseline
         if style.ahead:
             step = step * np.sqrt(1 - style.ahead**2) + sight * (rng.choice([-1, 1]) * style.ahead * baseline)
         step = step + sight * (rng.normal(0, 0.5) * style.forward * baseline)
-        place = position + step
+        neighbour = position + step
         if style.parallel < 0.3:  # keep the distance to the target: an orbit
-            place = target + (place - target) * (distance / np.linalg.norm(place - target)) * rng.normal(
-                1, 0.03
-            )
+            away = neighbour - target
+            neighbour = target + away * (distance / np.linalg.norm(away)) * rng.normal(1, 0.03)
         aim = target + step * style.parallel + rng.normal(0, 0.03, 3) * distance
-        if _free(place, layout):
+        if _is_free(neighbour, layout):
             break
         turn += rng.uniform(0.5, 2)
-    return place, aim
+    return neighbour, aim
 
 
-def _turns(rng: Chance, count: int, line: bool) -> np.ndarray:
+def _turns(rng: Generator, count: int, line: bool) -> np.ndarray:
     """Directions of the neighbours around the line of sight."""
     if line:
         axis = rng.normal(0, 0.25)
@@ -291,7 +297,7 @@ def _turns(rng: Chance, count: int, line: bool) -> np.ndarray:
     return np.asarray(turns)
 
 
-def _free(position: np.ndarray, layout: Layout) -> bool:
+def _is_free(position: np.ndarray, layout: Layout) -> bool:
     if (position < layout.low).any() or (position > layout.high).any():
         return False
     if len(layout.obstacles) == 0:
@@ -300,7 +306,7 @@ def _free(position: np.ndarray, layout: Layout) -> bool:
     return bool(gaps.min() > layout.clearance)
 
 
-def _roll(rng: Chance) -> float:
+def _roll(rng: Generator) -> float:
     if rng.random() < 0.08:
         return float(
             rng.choice([np.pi / 2, -np.pi / 2, np.pi]) if rng.random() < 0.5 else rng.uniform(-np.pi, np.pi)
@@ -308,7 +314,7 @@ def _roll(rng: Chance) -> float:
     return float(rng.normal(0, 0.06))
 
 
-def _intrinsics(rng: Chance, focal: float, width: int, height: int) -> np.ndarray:
+def _intrinsics(rng: Generator, focal: float, width: int, height: int) -> np.ndarray:
     fx = focal * width
     fy = fx * float(np.exp(rng.normal(0, 0.01)))
     spread = 0.12 if rng.random() < 0.15 else 0.02  # some images are crops
@@ -316,7 +322,7 @@ def _intrinsics(rng: Chance, focal: float, width: int, height: int) -> np.ndarra
     return np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1.0]])
 
 
-def depth_range(rng: Chance, depth: Tensor, rig: Rig) -> Tensor:
+def depth_range(rng: Generator, depth: Tensor, rig: Rig) -> Tensor:
     """A range [near, far] to search, [2] float32 on the device of the true depth [H, W].
 
     Wide or tight, with a random phase, so that the true depth stands in no fixed relation to the range.
@@ -344,8 +350,8 @@ def depth_range(rng: Chance, depth: Tensor, rig: Rig) -> Tensor:
     return torch.where(inside > 0.4, around.new_tensor([low, high]), around)
 
 
-def widened(rng: Chance, limits: Tensor, largest: float) -> Tensor:
-    """The range [2] with more room before and behind, so that far / near is up to `largest`."""
+def widened(rng: Generator, limits: Tensor, largest: float) -> Tensor:
+    """The range [2] extended at both ends, so that far / near is up to `largest`."""
     near, far = limits.log().unbind()
     ratio = float(np.log(log_uniform(rng, min(8.0, largest), largest)))
     more = (ratio - (far - near)).clamp_min(0)
@@ -359,13 +365,13 @@ def _quantiles(depth: Tensor, shares: tuple[float, ...], rig: Rig) -> Tensor:
     count = (values > 0).sum()
     ordered = torch.where(values > 0, values, torch.inf).sort().values
     last = (count - 1).clamp_min(0)
-    found = ordered[torch.stack([(last * share).long() for share in shares])]
+    quantiles = ordered[torch.stack([(last * share).long() for share in shares])]
     fallback = torch.linspace(0.5 * rig.distance, 1.5 * rig.distance, len(shares), device=depth.device)
-    return torch.where(count > 0, found, fallback)
+    return torch.where(count > 0, quantiles, fallback)
 
 
 def content_range(depth: Tensor) -> tuple[float, float]:
-    """The range that a user would be told: nearly all of the depth [H, W], with a margin."""
+    """A range that contains nearly all of the depth [H, W], with a margin."""
     known = depth[depth > 0]
     if known.numel() == 0:
         return 1.0, 2.0

@@ -1,4 +1,4 @@
-"""A scene that is ready to be rendered: triangles, materials, textures, lights."""
+"""A scene for rendering: triangles, materials, textures, lights; and how it is assembled from parts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Part:
 
     mesh: Mesh
     material: Material
-    role: Role = "thing"  # what it is in its scene: a difficulty may change walls only
+    role: Role = "thing"  # in its scene: a difficulty may change walls only
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Light:
     position: tuple[float, float, float]
     target: tuple[float, float, float]
     colour: tuple[float, float, float]  # light that arrives at the target
-    reach: float  # radius about the target that casts shadows, in world units
+    reach: float  # radius around the target in which things cast shadows, in world units
     falloff: float = 0.0  # 1: inverse square law, 0: as bright everywhere
 
 
@@ -74,7 +74,7 @@ class RenderScene:
     shadows: Tensor  # [L, S, S] float32 depth seen from the lights
     ambient: Tensor  # [2, 3] float32 light from above and below
     layout: Layout
-    difficulties: tuple[str, ...] | None  # that it has; none: an ordinary scene, and so are its samples
+    difficulties: tuple[str, ...] | None  # None: an ordinary scene, whose samples are ordinary too
 
     @property
     def device(self) -> torch.device:
@@ -95,7 +95,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a composer hands over."""
+    """A scene before assembly, as a composer makes it."""
 
     parts: list[Part]
     lights: list[Light]
@@ -118,9 +118,9 @@ def assemble(
     counts = torch.tensor([len(m.faces) for m in meshes])
     face_material = torch.repeat_interleave(torch.arange(len(parts)), counts).to(device, non_blocking=True)
     textures = {id(part.material.texture): part.material.texture for part in parts}  # shared ones once
-    places = {key: place for place, key in enumerate(textures)}
+    numbers = {key: number for number, key in enumerate(textures)}
     pack = TexturePack.of([*textures.values(), draft.surroundings])
-    materials = torch.tensor([_material_row(p.material, places) for p in parts], dtype=torch.float32).to(
+    materials = torch.tensor([_material_row(p.material, numbers) for p in parts], dtype=torch.float32).to(
         device
     )
     cameras = Camera.stack([light_camera(light) for light in lights]).to(device)
@@ -144,14 +144,19 @@ def assemble(
     )
 
 
-def _material_row(material: Material, places: dict[int, int]) -> list[float]:
+def _material_row(material: Material, texture_numbers: dict[int, int]) -> list[float]:
     gloss = [material.specular, material.shininess, material.mirror]
-    return [*material.tint, *gloss, float(places[id(material.texture)]), 0.0]
+    return [*material.tint, *gloss, float(texture_numbers[id(material.texture)]), 0.0]
 
 
 def _light_row(light: Light) -> list[float]:
     distance = float(np.linalg.norm(np.subtract(light.position, light.target)))
     return [*light.position, light.falloff, *light.colour, distance]
+
+
+def triple(vector: np.ndarray) -> tuple[float, float, float]:
+    """A vector [3] as plain numbers."""
+    return (float(vector[0]), float(vector[1]), float(vector[2]))
 
 
 def look_at(position: np.ndarray, target: np.ndarray, roll: float = 0.0) -> np.ndarray:

@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gbinet.render.chance import Chance, hash_uniform, log_uniform
+from gbinet.render.seeding import Generator, hash_uniform, log_uniform
 
 
 @dataclass(frozen=True)
 class SensorConfig:
-    """How far photos differ from ideal pictures. Zero everywhere gives ideal pictures."""
+    """The imperfections of photos. All zero: ideal pictures."""
 
     exposure: float = 0.1  # spread of log brightness between the views of a sample
     balance: float = 0.03  # spread of the colour channels between views
@@ -30,16 +30,18 @@ class SensorConfig:
 
     def under(self, amounts: Mapping[str, float]) -> SensorConfig:
         """The sensor in a sample with these difficulties."""
-        given = {name: amounts[name] for name in ("exposure", "dim", "motion", "defocus") if name in amounts}
-        if "exposure" in given:  # photos of different exposure differ in colour, too
-            given["balance"] = 3 * self.balance
-        return replace(self, **given)
+        changes = {
+            name: amounts[name] for name in ("exposure", "dim", "motion", "defocus") if name in amounts
+        }
+        if "exposure" in changes:  # photos of different exposure differ in colour, too
+            changes["balance"] = 3 * self.balance
+        return replace(self, **changes)
 
 
 IDEAL = SensorConfig(0, 0, 0, 0, 0, 0)
 
 
-def expose(linear: Tensor, rng: Chance, config: SensorConfig, depth: Tensor | None = None) -> Tensor:
+def expose(linear: Tensor, rng: Generator, config: SensorConfig, depth: Tensor | None = None) -> Tensor:
     """Photos [V, 3, H, W] in [0, 1] from linear light [V, 3, H, W], all views of one sample together.
 
     depth [V, H, W], infinite where there is none, says what is out of focus; without it everything is.
@@ -58,7 +60,7 @@ def expose(linear: Tensor, rng: Chance, config: SensorConfig, depth: Tensor | No
     if config.dim > 0:
         image, level = image * log_uniform(rng, 0.2, 0.6), rng.uniform(0.4, 1) * config.dim
     if config.motion > 0:
-        image = _spread(image, streaks(rng, views, config.motion))
+        image = _convolved(image, streaks(rng, views, config.motion))
     if config.defocus > 0:
         image = _defocus(image, rng, config.defocus, depth)
     if config.vignetting > 0:
@@ -88,8 +90,8 @@ def _vignette(strength: Tensor, height: int, width: int) -> Tensor:
     return 1 - strength[:, None, None, None] * 0.5 * (x.square() + y.square())
 
 
-def streaks(rng: Chance, views: int, longest: float) -> np.ndarray:
-    """Kernels [V, k, k] of cameras that moved along a line while they exposed; more than every second did."""
+def streaks(rng: Generator, views: int, longest: float) -> np.ndarray:
+    """Blur kernels [V, k, k] of cameras of which more than half move along a line during the exposure."""
     reach = int(np.ceil(longest / 2))
     grid = np.arange(-reach, reach + 1)
     turn = rng.uniform(0, np.pi, (views, 1))
@@ -104,19 +106,19 @@ def streaks(rng: Chance, views: int, longest: float) -> np.ndarray:
 
 
 def discs(radii: np.ndarray) -> np.ndarray:
-    """Kernels [V, k, k] of even discs of these radii in pixels."""
+    """Blur kernels [V, k, k]: discs of these radii in pixels."""
     reach = int(np.ceil(radii.max() + 0.5))
     grid = np.arange(-reach, reach + 1)
-    away = np.hypot(grid[:, None], grid[None])
-    kernels = np.clip(radii[:, None, None] + 0.5 - away, 0, 1)
+    distance = np.hypot(grid[:, None], grid[None])
+    kernels = np.clip(radii[:, None, None] + 0.5 - distance, 0, 1)
     return np.asarray(kernels / kernels.sum((1, 2), keepdims=True))
 
 
-def _defocus(image: Tensor, rng: Chance, largest: float, depth: Tensor | None) -> Tensor:
+def _defocus(image: Tensor, rng: Generator, largest: float, depth: Tensor | None) -> Tensor:
     """Each view is focused at the depth in its middle, and what is nearer or farther gets blurred."""
     views, _, height, width = image.shape
     radii = largest * rng.uniform(0.3, 1, views)
-    blurred = _spread(image, discs(radii))
+    blurred = _convolved(image, discs(radii))
     if depth is None:
         return blurred
     sharp = depth[:, height // 2, width // 2]  # [V]
@@ -127,8 +129,8 @@ def _defocus(image: Tensor, rng: Chance, largest: float, depth: Tensor | None) -
     return image + (blurred - image) * share
 
 
-def _spread(image: Tensor, kernels: np.ndarray) -> Tensor:
-    """Every view [V, 3, H, W] with a kernel [V, k, k] of its own."""
+def _convolved(image: Tensor, kernels: np.ndarray) -> Tensor:
+    """Every view [V, 3, H, W] convolved with its own kernel [V, k, k]."""
     taps = torch.from_numpy(kernels.astype(np.float32)).to(image.device, non_blocking=True)
     reach = kernels.shape[-1] // 2
     padded = F.pad(image, (reach, reach, reach, reach), mode="replicate").transpose(0, 1)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gbinet import ops
 from gbinet.camera import Camera
+from gbinet.ops.threads_cpu import in_threads
 from gbinet.render import scenery
-from gbinet.render.parallel import in_parallel
 from gbinet.render.rasterise import face_index, ray_terms, transform, visible_keys
 from gbinet.render.scenery import RenderScene
 from gbinet.render.texture import sample
@@ -62,8 +62,8 @@ def render_depth(scene: RenderScene, cameras: Camera) -> tuple[Tensor, Tensor]:
     faces = face_index(keys).view(len(keys), -1)  # [V, H * W]
     centres, rays = world_rays(cameras, torch.float64)
     axes = cameras.cam_from_world[:, 2, :3].double()
-    found = [_meet(scene, faces[v], centres[v], rays[v].view(-1, 3), axes[v]) for v in range(len(keys))]
-    depth, normals = (torch.stack(x) for x in zip(*found, strict=True))
+    hits = [_meet(scene, faces[v], centres[v], rays[v].view(-1, 3), axes[v]) for v in range(len(keys))]
+    depth, normals = (torch.stack(x) for x in zip(*hits, strict=True))
     return depth.view(keys.shape), normals.view(*keys.shape, 3)
 
 
@@ -119,7 +119,7 @@ def shade(scene: RenderScene, cameras: Camera, faces: Tensor) -> Tensor:
         colour[part][missed] = surroundings(scene, F.normalize(ray[part][missed], dim=-1), 1.0)
         colour[part][seen] = _shade_hits(scene, flat[part][seen], centres[view], ray[part][seen], pixel[view])
 
-    in_parallel(fill, range(0, len(flat), step), ray.device)
+    in_threads(fill, range(0, len(flat), step), ray.device)
     return colour.view(views, height, width, 3)
 
 
@@ -192,10 +192,10 @@ def _shadow(scene: RenderScene, index: int, point: Tensor, normal: Tensor, dista
     x, y = x.clamp(0, size - 1.001), y.clamp(0, size - 1.001)
     x0, y0 = x.floor(), y.floor()
     fx, fy = x - x0, y - y0
-    place = (y0 * size + x0).long()
+    corner = (y0 * size + x0).long()
     limit = local[:, 2] - 1.5 * texel[:, 0]
     depths = scene.shadows[index].view(-1)
-    lit = [(depths[place + step] > limit).float() for step in (0, 1, size, size + 1)]
+    lit = [(depths[corner + step] > limit).float() for step in (0, 1, size, size + 1)]
     top, bottom = lit[0] + (lit[1] - lit[0]) * fx, lit[2] + (lit[3] - lit[2]) * fx
     return torch.where(inside, top + (bottom - top) * fy, 1.0)[:, None]
 

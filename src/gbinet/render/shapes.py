@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gbinet.render.chance import Chance, log_uniform
 from gbinet.render.mesh import Mesh, join, vertex_normals
 from gbinet.render.paint import octave_noise
+from gbinet.render.seeding import Generator, log_uniform
 
 
 def sheet(points: Tensor, uv: Tensor, welded: Tensor | None = None) -> Mesh:
     """Smooth surface through a grid of points [R, C, 3] with texture coordinates [R, C, 2].
 
-    welded [R, C] names points at the same place (seams, poles), which share one normal.
+    welded [R, C]: equal for points at the same position (seams, poles), which share one normal.
     """
     rows, columns = points.shape[:2]
     index = torch.arange(rows * columns).view(rows, columns)
@@ -137,7 +137,7 @@ def torus(radius: float, thickness: float, segments: int = 64) -> Mesh:
     return revolve(profile, segments)
 
 
-def vase(rng: Chance) -> Mesh:
+def vase(rng: Generator) -> Mesh:
     """Bottle, vase, bowl or lamp: a smooth random profile turned about z."""
     knots = rng.uniform(0.08, 0.4, 6)
     t = np.linspace(0, 1, 48)
@@ -151,7 +151,7 @@ def vase(rng: Chance) -> Mesh:
     return revolve(profile, 72)
 
 
-def blob(rng: Chance, segments: int = 96) -> Mesh:
+def blob(rng: Generator, segments: int = 96) -> Mesh:
     """Stone or fruit: a sphere displaced by noise."""
     ball = sphere(0.5, segments)
     noise = octave_noise(rng, 128, "cpu", int(rng.choice([2, 4])), 5, rng.uniform(0.3, 0.6))
@@ -182,14 +182,14 @@ def height_field(heights: Tensor, width: float, depth: float) -> Mesh:
     return sheet(points, uv)
 
 
-def rolling(rng: Chance, size: float, height: float, cells: int = 160) -> Mesh:
+def rolling(rng: Generator, size: float, height: float, cells: int = 160) -> Mesh:
     """Height field of noise, size x size, with hills of the given height."""
     noise = octave_noise(rng, 256, "cpu", int(rng.choice([2, 4])), 5, rng.uniform(0.3, 0.55))
     heights = torch.nn.functional.interpolate(noise[None, None], size=(cells, cells), mode="bilinear")[0, 0]
     return height_field(heights * (0.5 * height), size, size)
 
 
-def rods(rng: Chance) -> Mesh:
+def rods(rng: Generator) -> Mesh:
     """A bundle of thin rods: fence, twigs, cables."""
     parts = []
     for _ in range(int(rng.integers(3, 12))):
@@ -199,7 +199,7 @@ def rods(rng: Chance) -> Mesh:
     return join(parts)
 
 
-def plates(rng: Chance) -> Mesh:
+def plates(rng: Generator) -> Mesh:
     """Thin plates at several angles: books, cards, signs."""
     parts = []
     for _ in range(int(rng.integers(1, 6))):
@@ -210,14 +210,14 @@ def plates(rng: Chance) -> Mesh:
     return join(parts)
 
 
-def stairs(rng: Chance) -> Mesh:
+def stairs(rng: Generator) -> Mesh:
     steps = int(rng.integers(3, 10))
     run, rise, width = 1.0 / steps, rng.uniform(0.4, 1.0) / steps, rng.uniform(0.4, 1.0)
     parts = [box((run, width, rise * (i + 1)), (-0.5 + run * (i + 0.5), 0)) for i in range(steps)]
     return join(parts)
 
 
-def frame(rng: Chance) -> Mesh:
+def frame(rng: Generator) -> Mesh:
     """Table, stool or shelf: boards on posts."""
     w, d, h, t = rng.uniform(0.5, 1), rng.uniform(0.4, 0.8), rng.uniform(0.4, 1), rng.uniform(0.02, 0.06)
     posts = [box((t, t, h), (sx * (w - t) / 2, sy * (d - t) / 2)) for sx in (-1, 1) for sy in (-1, 1)]
@@ -225,7 +225,7 @@ def frame(rng: Chance) -> Mesh:
     return join(posts + [box((w, d, t), z=float(z)) for z in levels])
 
 
-def tower(rng: Chance) -> Mesh:
+def tower(rng: Generator) -> Mesh:
     """Random composition: boxes, cylinders and balls stacked on each other."""
     parts, z = [], 0.0
     for _ in range(int(rng.integers(2, 5))):
@@ -255,11 +255,11 @@ def pose(x: float, y: float, z: float, turn: float, tilt: float, scale: float) -
     return torch.from_numpy(matrix)
 
 
-def _proportions(rng: Chance) -> tuple[float, float, float]:
+def _proportions(rng: Generator) -> tuple[float, float, float]:
     return rng.uniform(0.3, 1), rng.uniform(0.3, 1), log_uniform(rng, 0.1, 1)
 
 
-SHAPES: dict[str, Callable[[Chance], Mesh]] = {
+SHAPES: dict[str, Callable[[Generator], Mesh]] = {
     "box": lambda rng: box(_proportions(rng)),
     "sphere": lambda rng: sphere(rng.uniform(0.25, 0.5)),
     "cylinder": lambda rng: cylinder(rng.uniform(0.1, 0.45), rng.uniform(0.2, 1)),

@@ -1,11 +1,11 @@
-"""Training samples rendered where training runs: nothing is read, nothing is written."""
+"""Training samples that are rendered during training, without a data set on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -15,12 +15,12 @@ from gbinet.camera import Camera
 from gbinet.errors import InputError
 from gbinet.render.assets import AssetLibrary
 from gbinet.render.calibration import perturb
-from gbinet.render.chance import chance, log_uniform
 from gbinet.render.compose import make_scene
 from gbinet.render.difficulties import OF_SAMPLES, Difficulties
 from gbinet.render.rasterise import key_depth
-from gbinet.render.rig import Habits, depth_range, draw_rig, draw_windows, widened
+from gbinet.render.rig import Habits, depth_range, draw_rig, draw_windows, in_unit, widened
 from gbinet.render.scenery import RenderScene
+from gbinet.render.seeding import generator, log_uniform
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import SUPERSAMPLING, colour_and_keys, render_depth
 from gbinet.render.visibility import visible_in_sources
@@ -43,9 +43,9 @@ class RenderConfig:
     dtu_like: bool = False  # only narrow views from 0.5 to 0.9 m, in millimetres
     zoom: float = 1.0  # samples are windows of images up to this many times as large; 1: whole images
     least_zoom: float = 1.0  # ... and at least this many times
-    life: float = 0.0  # share of scenes that are like life: of all kinds (dtu_like or not), with difficulties
-    difficulties: Difficulties = field(default_factory=Difficulties)  # that such scenes and samples have
-    visibility: bool = False  # also say which sources see what the reference sees
+    life: float = 0.0  # share of scenes with difficulties; these are of all kinds, dtu_like or not
+    difficulties: Difficulties = field(default_factory=Difficulties)  # of such scenes and their samples
+    visibility: bool = False  # also compute which sources see what the reference sees
     sensor: SensorConfig = field(default_factory=SensorConfig)
 
     def __post_init__(self) -> None:
@@ -69,15 +69,15 @@ class Sample:
     depth_range: Tensor  # [2] float32
     depth: Tensor  # [H, W] float32 of the reference view; 0 = nothing there
     name: str
-    visible: Tensor | None = None  # [V - 1, H, W] bool: does a source see this point? if asked for
+    visible: Tensor | None = None  # [V - 1, H, W] bool: whether a source sees the point; optional
     difficulties: tuple[str, ...] = ()  # of the scene and of the sample
 
     def batch(self) -> Batch:
         """A batch of one."""
-        return together([self])
+        return collate([self])
 
 
-def together(samples: Sequence[Sample]) -> Batch:
+def collate(samples: Sequence[Sample]) -> Batch:
     """A batch of samples of one size."""
     depth = torch.stack([s.depth for s in samples])
     visible = [s.visible for s in samples if s.visible is not None]
@@ -98,15 +98,15 @@ class RenderedSource:
 
     def __init__(self, config: RenderConfig, device: torch.device | str = "cpu", stride: int = 1) -> None:
         self.config = config
-        self.stride = stride  # from one batch that is asked for to the next; processes take turns
+        self.stride = stride  # between the batches that this process asks for: processes take turns
         self.device = torch.device(device)
         self.library = None if config.assets is None else AssetLibrary.open(config.assets, self.device)
         if self.library is not None and self.device.type == "cuda":
             self.library.preload()  # so that no training step waits for a file
-        self.make_ahead = self.device.type == "cuda"  # build scenes of the next batch beside this one
+        self.make_ahead = self.device.type == "cuda"  # build scenes of the next batch during this one
         self._scenes: dict[int, RenderScene] = {}  # by slot
-        self._numbers: dict[int, int] = {}
-        self._coming: dict[int, Future[RenderScene]] = {}  # by number: made while a batch was rendered
+        self._numbers: dict[int, int] = {}  # by slot
+        self._pending: dict[int, Future[RenderScene]] = {}  # by number: built while a batch was rendered
 
     def scene_number(self, index: int) -> tuple[int, int]:
         """Slot and number of the scene that sample `index` uses. Slots change scenes at different times, so
@@ -118,8 +118,8 @@ class RenderedSource:
 
     def scene(self, number: int) -> RenderScene:
         config = self.config
-        rng = chance(config.seed, "which", number)
-        lifelike = chance(config.seed, "life", number).random() < config.life
+        rng = generator(config.seed, "which", number)
+        lifelike = generator(config.seed, "life", number).random() < config.life
         kind = str(rng.choice(list(config.kinds))) if config.kinds else None
         kind = "table" if config.dtu_like and not lifelike else kind
         library = self.library if rng.random() < config.asset_share else None
@@ -130,8 +130,8 @@ class RenderedSource:
         """The scene of sample `index`; built anew only where another sample's has its slot."""
         slot, number = self.scene_number(index)
         if self._numbers.get(slot) != number:
-            coming = self._coming.pop(number, None)
-            self._scenes[slot] = self.scene(number) if coming is None else coming.result()
+            pending = self._pending.pop(number, None)
+            self._scenes[slot] = self.scene(number) if pending is None else pending.result()
             self._numbers[slot] = number
         return self._scenes[slot]
 
@@ -144,7 +144,7 @@ class RenderedSource:
         indices = range(first, first + batch_size)
         next_first = first + self.stride * batch_size
         with self._make_ahead(indices, range(next_first, next_first + batch_size)):
-            return together([self.sample(i) for i in indices])
+            return collate([self.sample(i) for i in indices])
 
     @contextmanager
     def _make_ahead(self, samples: range, following: range) -> Iterator[None]:
@@ -165,9 +165,9 @@ class RenderedSource:
                 return self.scene(number)
 
         with ThreadPoolExecutor(1) as builder:  # ends with the block
-            self._coming = {n: made for n, made in self._coming.items() if n in now}
+            self._pending = {n: made for n, made in self._pending.items() if n in now}
             for number in sorted(later - now - set(self._numbers.values())):
-                self._coming[number] = builder.submit(build, number)
+                self._pending[number] = builder.submit(build, number)
             yield
 
     def batches(self, batch_size: int, first: int = 0) -> Iterator[Batch]:
@@ -182,47 +182,41 @@ def render_sample(scene: RenderScene, key: tuple[int, int], config: RenderConfig
     """Draw cameras, range and sensor for the key, and render."""
     lifelike = scene.difficulties is not None
     amounts = config.difficulties.drawn(OF_SAMPLES, *key) if lifelike else {}
-    rng = chance(*key, "sample")
-    forced = True if config.dtu_like and not lifelike else None
+    rng = generator(*key, "sample")
+    dtu_like = True if config.dtu_like and not lifelike else None
     size = (config.width, config.height)
-    rig = draw_rig(rng, scene.kind, scene.layout, config.views, *size, forced, Habits.of(amounts))
+    rig = draw_rig(rng, scene.kind, scene.layout, config.views, *size, dtu_like, Habits.of(amounts))
     whole = rig.cameras[:1]
     sizes = amounts.get("sizes", 1.0)
     if max(config.zoom, sizes) > 1:
-        rig = draw_windows(chance(*key, "zoom"), rig, config.zoom, config.least_zoom, sizes)
+        rig = draw_windows(generator(*key, "zoom"), rig, config.zoom, config.least_zoom, sizes)
     cameras = rig.cameras.to(scene.device, torch.float32)
     depth, _ = render_depth(scene, cameras[:1])
     light, keys = colour_and_keys(scene, cameras)
-    given = cameras  # to the network
+    network_cameras = cameras  # what the network is given
     if "calibration" in amounts:
         largest = amounts["calibration"]
-        wrong = perturb(chance(*key, "calibration"), rig.cameras, depth[0], rig.distance, largest)
-        given, light = wrong.cameras.to(dtype=torch.float32), wrong.bent(light)
+        wrong = perturb(generator(*key, "calibration"), rig.cameras, depth[0], rig.distance, largest)
+        network_cameras, light = wrong.cameras.to(dtype=torch.float32), wrong.distorted(light)
     sensor = config.sensor.under(amounts)
-    behind = key_depth(keys[:, ::SUPERSAMPLING, ::SUPERSAMPLING]) if sensor.defocus else None
-    images = expose(light, chance(*key, "sensor"), sensor, behind)
-    # The range is that of the whole image, of which a window shows a part; a small picture of it will do.
+    sample_depth = key_depth(keys[:, ::SUPERSAMPLING, ::SUPERSAMPLING]) if sensor.defocus else None
+    images = expose(light, generator(*key, "sensor"), sensor, sample_depth)
+    # The range is of the whole image, of which a window shows a part; at a low resolution, which is enough.
     content = depth if config.zoom == 1 else render_depth(scene, _smaller(whole).to(dtype=torch.float32))[0]
-    limits = depth_range(chance(*key, "range"), content[0], rig)
+    limits = depth_range(generator(*key, "range"), content[0], rig)
     if "range" in amounts:
-        limits = widened(chance(*key, "wider"), limits, amounts["range"])
+        limits = widened(generator(*key, "wider"), limits, amounts["range"])
     visible = visible_in_sources(cameras, depth[0], key_depth(keys)) if config.visibility else None
     scale = 1000.0 if rig.dtu_like else log_uniform(rng, 0.01, 2000)
     return Sample(
-        images,
-        _in_unit(given, scale),
-        limits * scale,
-        depth[0] * scale,
-        f"{scene.kind}-{scene.seed}-{key[1]}",
-        visible,
-        (*(scene.difficulties or ()), *amounts),
+        images=images,
+        cameras=in_unit(network_cameras, scale),
+        depth_range=limits * scale,
+        depth=depth[0] * scale,
+        name=f"{scene.kind}-{scene.seed}-{key[1]}",
+        visible=visible,
+        difficulties=(*(scene.difficulties or ()), *amounts),
     )
-
-
-def _in_unit(cameras: Camera, scale: float) -> Camera:
-    pose = cameras.cam_from_world.clone()
-    pose[:, :3, 3] *= scale
-    return replace(cameras, cam_from_world=pose)
 
 
 def _smaller(cameras: Camera) -> Camera:

@@ -1,4 +1,4 @@
-"""Sparse points of a rendered scene as structure from motion leaves them: few, seen by several, with gaps."""
+"""Sparse points of a rendered scene, like those of structure from motion: few, with gaps."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def sparse_points(
     random: np.random.Generator,
 ) -> SparsePoints:
     """About `per_view` points for each view, all of them seen by two views or more."""
-    wide = [camera.to("cpu", torch.float64) for camera in cameras]
-    xyz = torch.cat([_drawn(c, d, per_view * _TRIES, random) for c, d in zip(wide, depths, strict=True)])
+    exact = [camera.to("cpu", torch.float64) for camera in cameras]
+    xyz = torch.cat([_drawn(c, d, per_view * _TRIES, random) for c, d in zip(exact, depths, strict=True)])
     if len(xyz) == 0:
         return SparsePoints(xyz)
     xyz = xyz[_outside_gaps(xyz, gaps, random)]
-    seen = torch.stack([_sees(c, d, xyz) for c, d in zip(wide, depths, strict=True)], 1)  # [N, V]
+    seen = torch.stack([_sees(c, d, xyz) for c, d in zip(exact, depths, strict=True)], 1)  # [N, V]
     order = torch.from_numpy(random.permutation(len(xyz)))
     order = order[seen[order].sum(1) >= 2]
-    count = torch.zeros(len(wide), dtype=torch.int64)
+    count = torch.zeros(len(exact), dtype=torch.int64)
     chosen = []
     for point in order.tolist():
         if bool((count[seen[point]] < per_view).any()):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gbinet.render.chance import Chance
 from gbinet.render.mesh import Mesh, join, vertex_normals
+from gbinet.render.seeding import Generator
 from gbinet.render.shapes import box, boxes, cylinder, pose
 
 SIDES = 5  # of a tube
@@ -38,7 +38,7 @@ def tubes(paths: np.ndarray, radius: float | np.ndarray) -> Mesh:
     return Mesh(positions, normals, torch.from_numpy(uv.reshape(-1, 2)).float(), faces)
 
 
-def wires(rng: Chance) -> Mesh:
+def wires(rng: Generator) -> Mesh:
     """Sagging wires between two posts."""
     t = np.linspace(0, 1, 17)
     height = rng.uniform(0.5, 1.0)
@@ -50,7 +50,7 @@ def wires(rng: Chance) -> Mesh:
     return join([*posts, tubes(lines, rng.uniform(0.002, 0.006, count))])
 
 
-def twigs(rng: Chance) -> Mesh:
+def twigs(rng: Generator) -> Mesh:
     """Stems with leaves: a house plant, reed, or a branch."""
     count, width = int(rng.integers(3, 12)), rng.uniform(0.15, 0.45)
     t = np.linspace(0, 1, 9)
@@ -71,7 +71,7 @@ def twigs(rng: Chance) -> Mesh:
     return join(parts)
 
 
-def _leaves(rng: Chance, feet: np.ndarray) -> Mesh:
+def _leaves(rng: Generator, feet: np.ndarray) -> Mesh:
     """A bent diamond at each foot [n, 3]."""
     n = len(feet)
     around, up = rng.uniform(0, 2 * np.pi, n), rng.uniform(-0.4, 0.9, n)
@@ -92,7 +92,7 @@ def _leaves(rng: Chance, feet: np.ndarray) -> Mesh:
     return Mesh(points, normals, uv.reshape(-1, 2), faces.view(-1, 3))
 
 
-def brush(rng: Chance) -> Mesh:
+def brush(rng: Generator) -> Mesh:
     """A handle with bristles: brush, broom, paintbrushes in a cup."""
     handle = cylinder(rng.uniform(0.015, 0.04), 0.55, 12)
     reach, spread = rng.uniform(0.2, 0.45), rng.uniform(0.02, 0.2)
@@ -106,7 +106,7 @@ def brush(rng: Chance) -> Mesh:
     return join([*parts, tubes(np.stack([starts, ends], 1), rng.uniform(0.002, 0.006))])
 
 
-def railing(rng: Chance) -> Mesh:
+def railing(rng: Generator) -> Mesh:
     """Upright bars between two rails."""
     count, bar = int(rng.integers(6, 24)), rng.uniform(0.004, 0.014)
     height, rail = rng.uniform(0.4, 1.0), rng.uniform(0.01, 0.03)
@@ -117,7 +117,7 @@ def railing(rng: Chance) -> Mesh:
     return join([boxes(sizes, feet), *rails])
 
 
-def lattice(rng: Chance) -> Mesh:
+def lattice(rng: Generator) -> Mesh:
     """A grid of thin bars: wire fence, basket, grille."""
     columns, rows, bar = int(rng.integers(8, 28)), int(rng.integers(5, 20)), rng.uniform(0.003, 0.012)
     height = rng.uniform(0.4, 1.0)

@@ -31,7 +31,7 @@ LIFE = ("none", *NAMES, "mixed")
 LIFE_SCENES = 4  # of each of them: one of each kind of scene
 _FIRST_LIFE_SEED = 1 << 33
 
-CALIBRATION = 100  # first scene of both sets that confidence is calibrated on, never measured on
+CALIBRATION = 100  # number of the first scene for calibrating confidence; validation uses smaller ones
 
 
 def validation_samples(

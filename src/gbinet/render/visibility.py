@@ -1,4 +1,4 @@
-"""Which sources see what the reference sees: the truth for view weights."""
+"""Which sources see what the reference sees: ground truth for view weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FAR = 1e30  # depth of a pixel that sees nothing
 def visible_in_sources(cameras: Camera, depth: Tensor, surfaces: Tensor) -> Tensor:
     """[V - 1, H, W] bool: does a source see the surface point of this pixel of the reference?
 
-    cameras [V]; depth [H, W] of the reference, 0 = none (nobody sees such a point); surfaces [V, h, w] are
+    cameras [V]; depth [H, W] of the reference, 0 = none (then the result is False); surfaces [V, h, w] are
     depths of all views, of any resolution, infinite where there is nothing.
     """
     true = cameras.to(depth.device, torch.float64)
@@ -25,10 +25,10 @@ def visible_in_sources(cameras: Camera, depth: Tensor, surfaces: Tensor) -> Tens
     x, y = pixel[..., 0] / cameras.width, pixel[..., 1] / cameras.height  # from 0 to 1 in the image
     inside = (z > 0) & (x >= 0) & (x < 1) & (y >= 0) & (y < 1) & (depth.reshape(-1) > 0)
     x, y = torch.where(inside, x, 0.0), torch.where(inside, y, 0.0)
-    place = (y * rows).long() * columns + (x * columns).long()
+    index = (y * rows).long() * columns + (x * columns).long()
     front = surfaces[1:].clamp_max(_FAR)
-    nearest = front.flatten(1).gather(1, place)
-    slope = _slope(front).flatten(1).gather(1, place)
+    nearest = front.flatten(1).gather(1, index)
+    slope = _slope(front).flatten(1).gather(1, index)
     slope = torch.minimum(slope, STEEPEST * nearest)
     seen = inside & (z <= nearest + slope + SLACK * nearest)
     return seen.view(-1, *depth.shape)

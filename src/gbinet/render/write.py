@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from gbinet.camera import Camera
 from gbinet.cores import usable_cores
 from gbinet.errors import FormatError, InputError, check_not_negative
 from gbinet.formats.atomic import write_json, write_text
@@ -18,11 +17,11 @@ from gbinet.formats.pfm import write_pfm
 from gbinet.formats.reading import read_json
 from gbinet.progress import Progress
 from gbinet.render.assets import AssetLibrary
-from gbinet.render.chance import chance
 from gbinet.render.compose import KINDS, make_scene
 from gbinet.render.difficulties import OF_SAMPLES, Difficulties
-from gbinet.render.rig import Habits, content_range, draw_path
+from gbinet.render.rig import Habits, content_range, draw_path, in_unit
 from gbinet.render.scenery import RenderScene
+from gbinet.render.seeding import generator
 from gbinet.render.sensor import SensorConfig, expose
 from gbinet.render.shade import render_colour, render_depth
 from gbinet.scene import DepthRange, View
@@ -38,7 +37,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class WriteConfig:
-    """What is written."""
+    """The data set to write."""
 
     scenes: int = 20
     views: int = 11  # photos per scene
@@ -74,30 +73,30 @@ def write_dataset(
     library = None if assets is None else AssetLibrary.open(assets, device)
     done = []
     for number in range(config.scenes):
-        place = folder / f"scene{number:04d}"
-        if not (place / LAYOUTS[config.layout][3]).exists():  # it is written last
-            seed = int(chance(config.seed, "write", number).integers(1 << 31))
-            lifelike = chance(config.seed, "life", number).random() < config.life
+        scene_folder = folder / f"scene{number:04d}"
+        if not (scene_folder / LAYOUTS[config.layout][3]).exists():  # it is written last
+            seed = int(generator(config.seed, "write", number).integers(1 << 31))
+            lifelike = generator(config.seed, "life", number).random() < config.life
             hard = Difficulties() if lifelike else None
-            write_views(place, make_scene(seed, library, config.kind, device, hard), config)
-        done.append(place)
+            write_views(scene_folder, make_scene(seed, library, config.kind, device, hard), config)
+        done.append(scene_folder)
         if progress is not None:
             progress(number + 1, config.scenes, "scenes")
     return done
 
 
 def _same_settings(path: Path, config: WriteConfig, assets: Path | None) -> None:
-    """A folder that was begun goes on with the same settings only; more scenes are welcome."""
+    """Check that a folder was begun with the same settings; the number of scenes may change."""
     settings = {**asdict(config), "assets": None if assets is None else assets.name}
     del settings["scenes"]
     if not config.life:
-        del settings["life"]  # folders that were begun before there was such a share go on
+        del settings["life"]  # so that folders of earlier versions, without this option, can be continued
     if path.exists():
         try:
-            found = read_json(path)
+            stored = read_json(path)
         except FormatError:
-            found = None
-        if found != settings:
+            stored = None
+        if stored != settings:
             raise InputError(
                 f"{path} was written with other settings; choose another folder or remove this one"
             )
@@ -110,7 +109,7 @@ def write_views(folder: Path, scene: RenderScene, config: WriteConfig) -> None:
     """Photos, cameras, depth maps and pairs of one scene."""
     images_at, cams_at, depths_at, pairs_at = LAYOUTS[config.layout]
     amounts = Difficulties().drawn(OF_SAMPLES, scene.seed) if scene.difficulties is not None else {}
-    rng, size = chance(scene.seed, "path"), (config.width, config.height)
+    rng, size = generator(scene.seed, "path"), (config.width, config.height)
     cameras = draw_path(rng, scene.kind, scene.layout, config.views, *size, Habits.of(amounts))
     on_device = cameras.to(scene.device, torch.float32)
     single = [on_device[v : v + 1] for v in range(config.views)]  # one at a time: memory of one view
@@ -118,18 +117,18 @@ def write_views(folder: Path, scene: RenderScene, config: WriteConfig) -> None:
     depths = torch.cat([render_depth(scene, camera)[0] for camera in single])
     sensor = SensorConfig(jpeg=0).under(amounts)  # the file is the JPEG
     behind = torch.where(depths > 0, depths, torch.inf)
-    photos = expose(light, chance(scene.seed, "photos"), sensor, behind)
+    photos = expose(light, generator(scene.seed, "photos"), sensor, behind)
 
-    def written(number: int) -> View:
+    def write_view(number: int) -> View:
         name, depth = f"{number:08d}", depths[number]
         pixels = (photos[number] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
         path = write_image(folder / images_at / f"{name}.jpg", pixels)
         write_pfm(folder / depths_at / f"{name}.pfm", (depth * config.unit).cpu().numpy())
         near, far = (value * config.unit for value in content_range(depth))
-        return View(name, _in_unit(cameras[number], config.unit), path, DepthRange(near, far))
+        return View(name, in_unit(cameras[number], config.unit), path, DepthRange(near, far))
 
     with ThreadPoolExecutor(min(_WRITERS, usable_cores()), "write") as pool:
-        views = list(pool.map(written, range(config.views)))
+        views = list(pool.map(write_view, range(config.views)))
     sources = rank_by_geometry([v.camera for v in views], [v.depth_range for v in views if v.depth_range])
     views = [
         View(v.name, v.camera, v.image_path, v.depth_range, s) for v, s in zip(views, sources, strict=True)
@@ -137,9 +136,3 @@ def write_views(folder: Path, scene: RenderScene, config: WriteConfig) -> None:
     for view in views:
         write_text(folder / cams_at / f"{view.name}_cam.txt", cam_text(view))
     write_text(folder / pairs_at, pair_text(views))
-
-
-def _in_unit(camera: Camera, unit: float) -> Camera:
-    pose = camera.cam_from_world.clone()
-    pose[:3, 3] *= unit
-    return Camera(camera.K, pose, camera.width, camera.height)

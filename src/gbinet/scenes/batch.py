@@ -1,4 +1,4 @@
-"""What the network is trained on: a few samples, each a reference view with its sources."""
+"""Batches of training samples, each a reference view with its sources."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Batch:
     depth: Tensor  # [B, H, W] float32: true depth of the reference, 0 = unknown (or see `complete`)
     mask: Tensor  # [B, H, W] bool: where the depth is known and counts
     names: tuple[str, ...]  # [B] "scene/view" of the reference
-    visible: Tensor | None = None  # [B, V - 1, H, W] bool: does a source see this point? if it is known
-    complete: Tensor | None = None  # [B] bool: every depth of the sample is known, 0 = nothing is there
+    visible: Tensor | None = None  # [B, V - 1, H, W] bool: whether a source sees the point, if known
+    complete: Tensor | None = None  # [B] bool: all depths of the sample are known; then 0 = no surface
 
     def __len__(self) -> int:
         return len(self.images)
@@ -88,7 +88,7 @@ def collate(samples: Sequence[Batch]) -> Batch:
 
 
 def _completeness(batch: Batch) -> Tensor:
-    """[B] bool"""
+    """`complete` of a batch, [B] bool; False where it is not given."""
     if batch.complete is not None:
         return batch.complete
     return torch.zeros(len(batch), dtype=torch.bool, device=batch.depth.device)

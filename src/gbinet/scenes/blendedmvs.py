@@ -11,7 +11,7 @@ from pathlib import Path
 from gbinet.errors import SceneError
 from gbinet.scene import Scene
 from gbinet.scenes import mvsnet
-from gbinet.scenes.kind import Kind, Reading, split_named
+from gbinet.scenes.kind import Kind, ReadOptions, split_named
 
 _TRAIN_IDS = """
 5c1f33f1d33e1f2e4aa6dda4 5bfe5ae0fe0ea555e6a969ca 5bff3c5cfe0ea555e6bcbf3a 58eaf1513353456af3a1682a
@@ -70,7 +70,7 @@ def load_set(root: str | Path, split: str = "train") -> list[Scene]:
 
 
 def load_scan(root: str | Path, name: str) -> Scene:
-    return read(Path(root) / name, Reading(), same_size=True)
+    return read(Path(root) / name, ReadOptions(), same_size=True)
 
 
 def count_samples(scenes: list[Scene], min_sources: int = 1) -> int:
@@ -82,8 +82,8 @@ def recognise(folder: Path) -> bool:
     return (folder / "blended_images").is_dir() and mvsnet.recognise(folder)
 
 
-def read(folder: Path, reading: Reading, same_size: bool = False) -> Scene:
-    return mvsnet.read(folder, reading, kind="blendedmvs", photos="blended_images", same_size=same_size)
+def read(folder: Path, options: ReadOptions, same_size: bool = False) -> Scene:
+    return mvsnet.read(folder, options, kind="blendedmvs", photos="blended_images", same_size=same_size)
 
 
 KIND = Kind(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gbinet.depthmap import DepthMap
 from gbinet.errors import SceneError
+from gbinet.formats.allowed_folders import AllowedFolders
 from gbinet.formats.atomic import write_text
 from gbinet.formats.colmap import (
     ColmapCamera,
@@ -27,19 +28,18 @@ from gbinet.formats.colmap import (
     write_model,
 )
 from gbinet.formats.colmap_array import write_colmap_array
-from gbinet.formats.inside import Inside
 from gbinet.formats.made_by import record_maker
 from gbinet.formats.reading import is_file
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, SparsePoints, View
-from gbinet.scenes.kind import DepthMaps, Kind, Reading, Writer
+from gbinet.scenes.kind import DepthMaps, Kind, ReadOptions, Writer
 from gbinet.scenes.posed import PosedPhoto, views_of
 from gbinet.scenes.undistort import Photo
 from gbinet.scenes.views import MaskFinder
 from gbinet.scenes.writing import copy_images, copy_mask, index_by_name
 
 _MODEL_FOLDERS = ("sparse/0", "sparse", ".", "dense/sparse", "colmap/sparse/0", "dense/0/sparse")
-_TIES = 400  # points per depth map that tell COLMAP which views overlap, where the scene has no tracks
+_TIE_POINTS = 400  # per depth map: they tell COLMAP which views overlap, if the scene has no tracks
 
 
 def recognise(folder: Path) -> bool:
@@ -54,7 +54,7 @@ def model_folder(folder: Path) -> Path | None:
 # ---- reading -----------------------------------------------------------------------------------------------
 
 
-def read(folder: Path, reading: Reading) -> Scene:
+def read(folder: Path, options: ReadOptions) -> Scene:
     warnings: list[str] = []
     model_at = model_folder(folder)
     if model_at is None:
@@ -68,17 +68,17 @@ def read(folder: Path, reading: Reading) -> Scene:
     if not model.images:
         raise SceneError(f"{model_at}: the model holds no images; its reconstruction failed")
     names = [image.name for image in model.images]
-    images_at = reading.images or _images_folder(folder, model_at, names)
-    inside = Inside(folder, images_at, images=reading.images)
-    masks = MaskFinder(folder, images_at, reading.masks)
+    images_at = options.images or _images_folder(folder, model_at, names)
+    allowed = AllowedFolders(folder, images_at, images=options.images)
+    masks = MaskFinder(folder, images_at, options.masks)
 
     def posed(index: int, name: str) -> PosedPhoto:
         image = model.images[index]
-        path = inside.find_photo(images_at, image.name)
+        path = allowed.find_photo(images_at, image.name)
         lens = model.cameras[image.camera_id]
         return PosedPhoto(name, Photo(path, masks.find(path)), lens, image.cam_from_world, model_at)
 
-    views = views_of(model_at, names, posed, folder, reading, warnings)
+    views = views_of(model_at, names, posed, folder, options, warnings)
     points = sparse_points(model, [model.images[index] for index in views])
     return Scene(folder.resolve().name, "colmap", folder, tuple(views.values()), points, tuple(warnings))
 
@@ -223,31 +223,32 @@ def _patch_match_lines(scene: Scene, names: list[str]) -> list[str]:
 
 
 def _some_points(depth_map: DepthMap) -> Tensor:
-    """Up to _TIES world points, evenly over the known pixels, [N, 3]."""
+    """About _TIE_POINTS world points, evenly over the known pixels, [N, 3]."""
     known = depth_map.points()[depth_map.valid]  # [M, 3]
-    return known[:: max(1, len(known) // _TIES)].double().cpu()
+    return known[:: max(1, len(known) // _TIE_POINTS)].double().cpu()
 
 
 def _tie_points(scene: Scene, fused: list[int], ties: list[Tensor]) -> SparsePoints:
-    """COLMAP fuses views that share sparse points, so that a scene without tracks needs some.
+    """Points that tell COLMAP which views overlap: it fuses only views that share sparse points.
 
     A point of a depth map counts as seen by its view and by those of its sources that have it in the image.
     """
-    seen = [torch.zeros(0, len(scene.views), dtype=torch.bool)]  # [N, V] each
+    parts = [torch.zeros(0, len(scene.views), dtype=torch.bool)]  # [N, V] each
     for index, points in zip(fused, ties, strict=True):
-        by = torch.zeros(len(points), len(scene.views), dtype=torch.bool)
-        by[:, index] = True
+        seen_by = torch.zeros(len(points), len(scene.views), dtype=torch.bool)
+        seen_by[:, index] = True
         for source in scene.views[index].sources:
             camera = scene.views[source.index].camera
             pixels, depth = camera.to("cpu", torch.float64).project(points)
             x, y = pixels.unbind(-1)
-            by[:, source.index] = (depth > 0) & (x > 0) & (y > 0) & (x < camera.width) & (y < camera.height)
-        seen.append(by)
-    every = torch.cat(seen)
+            inside = (depth > 0) & (x > 0) & (y > 0) & (x < camera.width) & (y < camera.height)
+            seen_by[:, source.index] = inside
+        parts.append(seen_by)
+    seen = torch.cat(parts)  # [N, V]
     return SparsePoints(
         xyz=torch.cat([torch.zeros(0, 3, dtype=torch.float64), *ties]),
-        view_index=every.nonzero()[:, 1],
-        track_start=torch.cat([torch.zeros(1, dtype=torch.int64), every.sum(1).cumsum(0)]),
+        view_index=seen.nonzero()[:, 1],
+        track_start=torch.cat([torch.zeros(1, dtype=torch.int64), seen.sum(1).cumsum(0)]),
     )
 
 

@@ -26,13 +26,13 @@ Size = tuple[int, int]  # width, height
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """How a sample is made. Steps in this order; a step that is None is left out.
+    """How a sample is made. The steps are done in this order; one that is None is skipped.
 
     Attributes:
         num_views: Reference and sources together.
         random_sources: Draw sources from the best `candidates` instead of taking the best.
         candidates: How many sources are drawn from.
-        resize: (width, height) in pixels: scale to cover this size and cut what sticks out.
+        resize: (width, height) in pixels: scale to cover this size and crop to it.
         centre_crop: (width, height) in pixels.
         random_crop: (width, height) in pixels: the same window in all views; cameras shift with it.
         jitter: Changes of colour, each view by itself.
@@ -43,15 +43,15 @@ class SampleConfig:
         InputError: If num_views is below 2 or candidates below 1.
     """
 
-    num_views: int = 5  # reference and sources together
-    random_sources: bool = False  # draw sources from the best `candidates` instead of taking the best
+    num_views: int = 5
+    random_sources: bool = False
     candidates: int = 10
-    resize: Size | None = None  # scale to cover this size and cut what sticks out
+    resize: Size | None = None
     centre_crop: Size | None = None
-    random_crop: Size | None = None  # the same window in all views; cameras shift with it
-    jitter: ColourJitter = field(default_factory=ColourJitter)  # each view by itself
-    need_depth: bool = True  # only references whose true depth is known
-    seed: int = 0  # of all random choices, together with the epoch and the sample's number
+    random_crop: Size | None = None
+    jitter: ColourJitter = field(default_factory=ColourJitter)
+    need_depth: bool = True
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.num_views < 2:
@@ -61,7 +61,7 @@ class SampleConfig:
 
 
 def read_frame(view: View) -> Frame:
-    """Read a view's image and, where it has them, its mask and true depth (brought to the image's size)."""
+    """Read a view's image and, where it has them, its mask and true depth (resized to the image)."""
     image = torch.tensor(read_image(view.image_path)).permute(2, 0, 1)  # [3, H, W] uint8
     height, width = image.shape[1:]
     camera = view.camera
@@ -86,7 +86,7 @@ class MVSDataset(Dataset[Batch]):
     """Samples of one or many scenes, whatever they were loaded from. `dataset[i]` is a Batch of one.
 
     Random choices depend only on (seed, epoch, i): the same in one process, in many workers, and when a run
-    is started again. Call `set_epoch` before each epoch; workers that live on see it too. A broken source
+    is started again. Call `set_epoch` before each epoch; persistent workers see it too. A broken source
     view is replaced by the next best, a broken reference by the next sample; both are logged.
 
     Args:
@@ -135,7 +135,7 @@ class MVSDataset(Dataset[Batch]):
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch follows; workers that live on see it too."""
+        """Set the epoch; persistent workers see it too."""
         self._epoch.fill_(epoch)
 
     def __getitem__(self, index: int) -> Batch:
@@ -180,7 +180,7 @@ class MVSDataset(Dataset[Batch]):
         order = [scene.views[source.index] for source in view.sources]
         if self.config.random_sources:
             best = order[: self.config.candidates]
-            # What lies beyond the candidates only steps in for files that cannot be read.
+            # Views beyond the candidates only replace those that cannot be read.
             order = [best[i] for i in rng.permutation(len(best))] + order[self.config.candidates :]
         frames: list[Frame] = []
         for source in order:

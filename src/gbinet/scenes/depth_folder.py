@@ -1,4 +1,4 @@
-"""A folder of depth maps, whoever wrote it: the one way in which all verbs find them."""
+"""The depth maps of a scene, found in the same way by all verbs, whichever program wrote them."""
 
 from __future__ import annotations
 
@@ -14,58 +14,61 @@ from gbinet.formats.depth_files import depth_files_in, read_depth_camera, read_d
 from gbinet.formats.reading import is_file
 from gbinet.scene import Scene
 
-WORKSPACE = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
-# Share of its depth by which cameras that are the same may move a point: rounded numbers of other programs do
-# less, refined cameras (some tenths of a degree) more. Of a photo with 1000 px it is about 0.2 px.
-_SAME = 2e-4
-OURS = Path("depth") / "settings.json"  # what a run of ours leaves beside its depth maps
+COLMAP_MAPS = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
+# Two cameras are the same if exchanging them moves points by less than this share of their depth. The rounded
+# numbers of other programs move them less, refined cameras (by some tenths of a degree) more. In a photo of
+# 1000 px it is about 0.2 px.
+_SAME_CAMERA = 2e-4
+RUN_SETTINGS = Path("depth") / "settings.json"  # written by `gbinet` beside its depth maps
 
 
 def maps_folder(folder: str | Path) -> Path:
-    """Where the depth maps of a folder lie: in an output of ours, in a workspace of COLMAP, or in itself."""
+    """The folder of depth maps in an output of `gbinet` or in a COLMAP workspace; else the folder itself."""
     folder = Path(folder)
     if not folder.is_dir():
         raise SceneError(f"{folder}: there is no such folder of depth maps")
-    return next((p for p in (folder / "depth", folder / WORKSPACE) if p.is_dir()), folder)
+    return next((p for p in (folder / "depth", folder / COLMAP_MAPS) if p.is_dir()), folder)
 
 
-def _apart(depth_map: DepthMap, own: Camera) -> float:
-    """How far points of a map are moved if its own camera is replaced by the scene's, as a share of depth."""
+def _displacement(depth_map: DepthMap, other: Camera) -> float:
+    """How far another camera would move the points of a depth map, as a share of the median depth."""
     known = depth_map.depth[depth_map.valid]
     if not known.numel():
         return 0.0
     depth = known.median().double().expand(2)
-    pixels = torch.tensor([[0.0, 0.0], [own.width, own.height]], dtype=torch.float64)
-    one, other = (c.to("cpu", torch.float64).unproject(pixels, depth) for c in (depth_map.camera, own))
-    return float((one - other).norm(dim=-1).max() / depth[0])
+    corners = torch.tensor([[0.0, 0.0], [other.width, other.height]], dtype=torch.float64)
+    cameras = (camera.to("cpu", torch.float64) for camera in (depth_map.camera, other))
+    points, moved = (camera.unproject(corners, depth) for camera in cameras)  # [2, 3] each
+    return float((points - moved).norm(dim=-1).max() / depth[0])
 
 
 class DepthFolder:
-    """The depth maps of a scene's views: ours are `<folder>/<view name>.npz`, others as depth_files_in says.
+    """The depth maps of a scene's views in a folder: `<view name>.npz`, or as depth_files_in finds them.
 
-    Without a folder: those that the scene has. True depth, or else those of our run that the scene is the
-    result of, or of a dense workspace.
+    Without a folder, those that belong to the scene: true depth, or else those that `gbinet` or COLMAP
+    computed for it (the scene is an output folder or a dense workspace).
     """
 
     def __init__(self, scene: Scene, folder: Path | None = None, scale: float = 1.0) -> None:
-        own = any(view.depth_path is not None for view in scene.views)
         self.scene = scene
-        found = (scene.root / OURS).parent if is_file(scene.root / OURS) else scene.root / WORKSPACE
-        self.folder = folder if folder is not None or own else found
+        self.folder = folder
+        if folder is None and all(view.depth_path is None for view in scene.views):
+            is_output = is_file(scene.root / RUN_SETTINGS)
+            self.folder = (scene.root / RUN_SETTINGS).parent if is_output else scene.root / COLMAP_MAPS
         self.scale = scale  # a stored value times this is the depth
 
     @classmethod
     def of(cls, scene: Scene, given: Path | None, scale: float = 1.0) -> DepthFolder:
-        """The maps in what a user gives: a folder of them, an output of ours or a workspace of COLMAP."""
+        """The maps in what a user gives: a folder of them, an output of `gbinet` or a COLMAP workspace."""
         return cls(scene, None if given is None else maps_folder(given), scale)
 
     @property
-    def passed_over(self) -> bool:
-        """Whether maps of a run of ours lie in the scene too, and its true depth is taken instead of them."""
-        return self.folder is None and is_file(self.scene.root / OURS)
+    def has_unused_predictions(self) -> bool:
+        """Whether `gbinet` computed maps in the scene's folder, but the true depth is used instead."""
+        return self.folder is None and is_file(self.scene.root / RUN_SETTINGS)
 
     def path(self, index: int) -> Path:
-        """Where our own depth map of a view belongs."""
+        """Where `gbinet` writes the depth map of a view."""
         assert self.folder is not None
         return self.folder / f"{self.scene.views[index].name}.npz"
 
@@ -78,14 +81,20 @@ class DepthFolder:
         return None if found is None else (found, self.scale)
 
     def load(self, index: int) -> DepthMap | None:
+        """Read the depth map of a view; None where there is none."""
         found = self.find(index)
         if found is None:
             return None
-        depth_map = read_depth_map(found[0], self.scene.views[index].camera, found[1])
-        own = read_depth_camera(found[0])
-        if own is not None and found[1] == 1.0 and _apart(depth_map, own) > _SAME:
+        path, scale = found
+        depth_map = read_depth_map(path, self.scene.views[index].camera, scale)
+        stored_camera = read_depth_camera(path)
+        if (
+            stored_camera is not None
+            and scale == 1.0
+            and _displacement(depth_map, stored_camera) > _SAME_CAMERA
+        ):
             raise SceneError(
-                f"{found[0]}: this depth map has another camera (place, direction, unit or focal length) "
+                f"{path}: this depth map has another camera (place, direction, unit or focal length) "
                 f"than the photo has in {self.scene.root}; give the scene that the depth maps were made from "
                 "(where cameras were refined, the output folder)"
             )

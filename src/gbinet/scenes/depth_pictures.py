@@ -31,7 +31,7 @@ def write(
         if suffix == ".png" and float(depth_map.depth.max()) > step * _LARGEST:
             raise InputError(
                 f"{view.name}: a depth of {float(depth_map.depth.max()):g} lies far outside the views' depth "
-                "ranges and does not fit into 16 bits beside the others; write --to depth-exr instead"
+                "ranges and does not fit into 16 bits beside the others; choose depth-exr instead"
             )
         path = write_depth(folder / f"{view.name}{suffix}", depth_map.depth, None, step, depth_map.made_by)
         camera = depth_map.camera

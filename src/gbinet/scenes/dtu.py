@@ -21,7 +21,7 @@ from gbinet.formats.image import image_size
 from gbinet.formats.mvsnet import read_cam, read_pairs
 from gbinet.scene import DepthRange, Scene, SourceView, View
 from gbinet.scenes import mvsnet
-from gbinet.scenes.kind import Kind, Reading, split_named
+from gbinet.scenes.kind import Kind, ReadOptions, split_named
 from gbinet.scenes.views import checked_camera
 
 # fmt: off
@@ -77,7 +77,7 @@ def load_scan(root: str | Path, scan: int, light: int = 3) -> Scene:
     root = Path(root)
     if is_training_set(root):
         return _scene(root, _read_rig(root), scan, light)
-    return mvsnet.read(root / f"scan{scan}", Reading(), kind="dtu", same_size=True)
+    return mvsnet.read(root / f"scan{scan}", ReadOptions(), kind="dtu", same_size=True)
 
 
 def is_training_set(root: Path) -> bool:
@@ -97,8 +97,8 @@ def recognise(folder: Path) -> bool:
     return parse_scan_folder(folder) is not None or is_training_set(folder)
 
 
-def read(folder: Path, reading: Reading) -> Scene:
-    if reading.images is not None:
+def read(folder: Path, options: ReadOptions) -> Scene:
+    if options.images is not None:
         raise SceneError("a scan of DTU's training set is its folder of photos: omit --images")
     found = parse_scan_folder(folder)
     if found is None:
@@ -123,7 +123,7 @@ KIND = Kind(
 
 @dataclass(frozen=True)
 class _Cameras:
-    """What all scans share."""
+    """Cameras, ranges and source views, which all scans share."""
 
     small: bool  # 640x512 instead of 1600x1200
     cameras: dict[int, Camera]

@@ -21,8 +21,8 @@ DepthMaps = Iterable[tuple[View, DepthMap]]  # one at a time: all depth maps of 
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a user may say about a folder that is read; see load_scene."""
+class ReadOptions:
+    """How to read a folder: those arguments of load_scene that its kind needs."""
 
     images: Path | None = None
     masks: Path | None = None
@@ -32,7 +32,7 @@ class Reading:
 
 
 def split_named(of: str, splits: Mapping[str, tuple[T, ...]], name: str) -> tuple[T, ...]:
-    """The scenes of a published split of a data set."""
+    """The scenes of a published split; raise an InputError if the data set `of` has no such split."""
     if name not in splits:
         raise InputError(f"'{name}' is not a split of {of}; there are {', '.join(splits)}")
     return splits[name]
@@ -56,12 +56,14 @@ class Writer:
 
 @dataclass(frozen=True)
 class Kind:
+    """A kind of scene: its names, and functions that recognise, read and write its folders."""
+
     name: str  # as in Scene.kind and `--kind`
     title: str  # as people call it
     signs: str  # what it is recognised by, for messages
     recognise: Callable[[Path], bool] = lambda folder: False
-    read: Callable[[Path, Reading], Scene] | None = None
+    read: Callable[[Path, ReadOptions], Scene] | None = None
     writers: tuple[Writer, ...] = ()
-    posed: bool = True  # its folders say where the cameras were
-    tracked: bool = False  # as a device found them while it moved, which is often off by a pixel or more
-    folders: tuple[str, ...] = ()  # patterns for the names of folders in it that are read
+    posed: bool = True  # its folders hold camera poses
+    tracked: bool = False  # these come from a device that tracked itself, and are often a pixel or more off
+    folders: tuple[str, ...] = ()  # patterns of the names of its subfolders that are read

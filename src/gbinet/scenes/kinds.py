@@ -23,7 +23,7 @@ from gbinet.scenes import (
 )
 from gbinet.scenes.kind import DepthMaps, Kind, Writer
 
-# Where a folder could be of several kinds, the first of them counts.
+# The first kind that recognises a folder counts.
 KINDS: list[Kind] = [
     result.KIND,
     dtu.KIND,
@@ -40,11 +40,12 @@ KINDS: list[Kind] = [
 
 
 def recognise(folder: Path) -> Kind | None:
-    """The kind of scene that a folder holds; None where it is not a scene, and `why_not` says why."""
+    """The kind of scene that a folder holds; None where it is not a scene: see `why_not`."""
     return next((kind for kind in KINDS if kind.recognise(folder)), None)
 
 
 def why_not(folder: Path) -> str:
+    """Message for a folder that is not a scene: what was looked for, or which scenes lie in it."""
     inside = [path for path in sorted(folder.iterdir()) if path.is_dir() and recognise(path)]
     if inside:
         few = ", ".join(str(path) for path in inside[:3])
@@ -76,12 +77,12 @@ def kind_named(name: str) -> Kind:
 
 
 def title_of(name: str) -> str:
-    """What people call scenes of this kind; scenes made in Python may be of any."""
+    """What people call scenes of this kind; the name itself for a kind that is not in the list."""
     return next((kind.title for kind in KINDS if kind.name == name), name)
 
 
 def is_tracked(name: str) -> bool:
-    """Whether scenes of this kind come with cameras that are rarely right to a pixel."""
+    """Whether the poses of this kind come from a tracking device: they are rarely right to a pixel."""
     return any(kind.name == name and kind.tracked for kind in KINDS)
 
 

@@ -1,4 +1,4 @@
-"""A folder in, a Scene out: recognise its kind, read it, fill in what the files do not say."""
+"""A folder in, a Scene out: recognise its kind, read it, complete what the files do not give."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gbinet.formats.made_by import makers_of
 from gbinet.progress import Progress
 from gbinet.scene import DepthRange, Scene
 from gbinet.scenes.complete import completed
-from gbinet.scenes.kind import Reading
+from gbinet.scenes.kind import ReadOptions
 from gbinet.scenes.kinds import kind_named, recognise, why_not
 
 
@@ -57,34 +57,36 @@ def load_scene(
         DepthRange(near=2.5, far=6.5)
     """
     folder = Path(folder)
-    given = [None if path is None else Path(path) for path in (images, masks, cache)]
+    images, masks, cache = (None if path is None else Path(path) for path in (images, masks, cache))
     if not folder.is_dir():
         raise SceneError(no_folder(folder))
-    if given[0] is not None and not given[0].is_dir():
-        raise SceneError(f"{given[0]}: there is no such folder of photos (--images)")
+    if images is not None and not images.is_dir():
+        raise SceneError(f"{images}: there is no such folder of photos (--images)")
     if folder.name in ("", ".."):
         folder = folder.resolve()  # names matter (scans, Tanks and Temples), and `.` has none
     found = recognise(folder) if kind is None else kind_named(kind)
     if found is None or found.read is None:
         raise SceneError(why_not(folder))
-    reading = Reading(given[0], given[1], interval_scale, given[2], progress)
-    scene = _without_predictions(found.read(folder, reading))
-    without = [view.name for view in scene.views if view.mask_path is None]
-    if masks is not None and without:
-        lack = f"{masks}: holds no mask for {len(without)} of {len(scene.views)} views (first: {without[0]})"
-        scene = replace(scene, warnings=(*scene.warnings, lack))
+    options = ReadOptions(images, masks, interval_scale, cache, progress)
+    scene = _without_predictions(found.read(folder, options))
+    unmasked = [view.name for view in scene.views if view.mask_path is None]
+    if masks is not None and unmasked:
+        warning = (
+            f"{masks}: holds no mask for {len(unmasked)} of {len(scene.views)} views (first: {unmasked[0]})"
+        )
+        scene = replace(scene, warnings=(*scene.warnings, warning))
     return completed(scene, depth_range=depth_range, max_sources=max_sources)
 
 
 def _without_predictions(scene: Scene) -> Scene:
-    """Depth maps of ours where true ones would lie are not the truth, and say nothing about the range."""
+    """The scene without depth maps that `gbinet` predicted: these are not true depth."""
     predicted = makers_of(view.depth_path for view in scene.views if view.depth_path is not None)
     if not predicted:
         return scene
     folders = sorted({str(path.parent) for path in predicted})
     views = tuple(replace(v, depth_path=None) if v.depth_path in predicted else v for v in scene.views)
-    note = (
+    warning = (
         f"{len(predicted)} depth maps in {', '.join(folders)} are predictions of gbinet, not true depth, and "
         "are not read as such; to fuse or convert them, name their folder with --depth"
     )
-    return replace(scene, views=views, warnings=(*scene.warnings, note))
+    return replace(scene, views=views, warnings=(*scene.warnings, warning))

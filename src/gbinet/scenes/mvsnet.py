@@ -15,14 +15,14 @@ from gbinet.formats.depth_files import write_depth
 from gbinet.formats.image import ImageHeader, read_header
 from gbinet.formats.mvsnet import CamFile, cam_text, pair_text, read_cam, read_pairs
 from gbinet.formats.reading import is_file
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import DepthRange, Scene, SourceView, View
-from gbinet.scenes.kind import DepthMaps, Kind, Reading, Writer
+from gbinet.scenes.kind import DepthMaps, Kind, ReadOptions, Writer
 from gbinet.scenes.views import MaskFinder, checked_camera, images_by_stem
 from gbinet.scenes.writing import copy_image, copy_mask, index_by_name
 
-# The far end where a cam file says only `near interval`. DTU as everybody tests it: 425 to 935 mm.
+# For the far end, where a cam file has only `near interval`. DTU as it is usually tested: 425 to 935 mm.
 INTERVAL_SCALE = 0.8
 PLANES = 256
 
@@ -49,7 +49,7 @@ def cams_folder(folder: Path) -> Path | None:
 
 def read(
     folder: Path,
-    reading: Reading,
+    options: ReadOptions,
     *,
     kind: str = "mvsnet",
     photos: str = "images",
@@ -62,7 +62,7 @@ def read(
     cams       the folder of cameras, where it is not in the scene's folder
     same_size  all images are known to be alike, so only the first header is read (large training sets)
     """
-    images_at = reading.images or _photos_folder(folder, photos)
+    images_at = options.images or _photos_folder(folder, photos)
     cams = cams or cams_folder(folder)
     if cams is None:
         raise SceneError(f"{folder}: has no cameras (cams/%08d_cam.txt); is this an MVSNet folder?")
@@ -73,7 +73,7 @@ def read(
         )
     images, warnings = images_by_stem(images_at), list[str]()
     named = [(path, match[1]) for path in sorted(cams.iterdir()) if (match := _CAM_NAME.fullmatch(path.name))]
-    masks, depths = MaskFinder(folder, images_at, reading.masks), _depths_by_stem(folder)
+    masks, depths = MaskFinder(folder, images_at, options.masks), _depths_by_stem(folder)
     views: list[View] = []
     header: ImageHeader | None = None
     for path, stem in named:
@@ -83,13 +83,13 @@ def read(
         try:
             header = header if header and same_size else read_header(image)
         except FormatError as error:
-            warnings.append(f"left out {shown(stem)}: {error}")
+            warnings.append(f"left out {printable(stem)}: {error}")
             continue
         cam = read_cam(path)
         camera = checked_camera(path, cam.K, cam.cam_from_world, header.size)
         mask = masks.find(image) or (image if header.has_alpha else None)
         view = View(stem, camera, image, mask_path=mask, depth_path=depths.get(stem))
-        views.append(_with_range(view, cam, reading.interval_scale, warnings))
+        views.append(_with_range(view, cam, options.interval_scale, warnings))
     warnings += _unmatched(set(images), {stem for _, stem in named})
     if not views:
         raise SceneError(f"{folder}: no camera in {cams.name}/ has an image in {images_at.name}/")
@@ -104,14 +104,14 @@ def _photos_folder(folder: Path, wanted: str) -> Path:
 
 
 def _unmatched(images: set[str], cams: set[str]) -> list[str]:
-    """What to say about cameras without an image and images without a camera."""
+    """Warnings about cameras without an image, and images without a camera."""
     missing = sorted(cams - images)
-    without = sorted(stem for stem in images - cams if not stem.endswith("_masked"))  # BlendedMVS
+    unposed = sorted(stem for stem in images - cams if not stem.endswith("_masked"))  # BlendedMVS
     texts = []
     if missing:
-        texts.append(f"{len(missing)} cameras have no image (first: {shown(missing[0])}); left out")
-    if without:
-        texts.append(f"{len(without)} photos have no camera file (first: {shown(without[0])}); left out")
+        texts.append(f"{len(missing)} cameras have no image (first: {printable(missing[0])}); left out")
+    if unposed:
+        texts.append(f"{len(unposed)} photos have no camera file (first: {printable(unposed[0])}); left out")
     return texts
 
 
@@ -119,7 +119,7 @@ def _with_range(view: View, cam: CamFile, interval_scale: float | None, warnings
     try:
         return replace(view, depth_range=cam_range(cam, interval_scale))
     except InputError as error:  # happens in BlendedMVS: a few near ends are not positive
-        warnings.append(f"{shown(view.name)}: the range in its cam file is unusable ({error})")
+        warnings.append(f"{printable(view.name)}: the range in its cam file is unusable ({error})")
         return view
 
 

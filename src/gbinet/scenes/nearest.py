@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_LEAF = 1024  # points that are compared with each other at once; so many have one leaf, and one table
+_LEAF = 1024  # points of a box, at most; those of two boxes are compared at once
 
 
 def nearest(points: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -14,35 +14,36 @@ def nearest(points: Tensor, count: int) -> tuple[Tensor, Tensor]:
     points [N, 3] -> [N, count] each; count < N. Exact: points are sorted into boxes, and a box is compared
     with others, the nearest first, until no point outside can be nearer.
     """
-    leaves = boxes(points, torch.arange(len(points)), _LEAF)
-    low = torch.stack([points[leaf].amin(0) for leaf in leaves])  # [L, 3]
-    high = torch.stack([points[leaf].amax(0) for leaf in leaves])
+    boxes = split_into_boxes(points, torch.arange(len(points)), _LEAF)
+    low = torch.stack([points[box].amin(0) for box in boxes])  # [B, 3]
+    high = torch.stack([points[box].amax(0) for box in boxes])
     distances = points.new_empty(len(points), count)
     indices = torch.empty(len(points), count, dtype=torch.int64)
-    for number, leaf in enumerate(leaves):
-        gap = (torch.maximum(low - high[number], low[number] - high).clamp(min=0)).norm(dim=-1)  # [L]
+    for number, box in enumerate(boxes):
+        gap = (torch.maximum(low - high[number], low[number] - high).clamp(min=0)).norm(dim=-1)  # [B]
         gap[number] = -1  # itself first
-        found, others = points.new_empty(len(leaf), 0), torch.empty(len(leaf), 0, dtype=torch.int64)
+        # The nearest so far of each point of the box: distances and indices, [P, up to count] each.
+        best, best_index = points.new_empty(len(box), 0), torch.empty(len(box), 0, dtype=torch.int64)
         for other in gap.argsort().tolist():
-            if found.shape[1] == count and float(found[:, -1].max()) < float(gap[other]):
+            if best.shape[1] == count and float(best[:, -1].max()) < float(gap[other]):
                 break
-            away = torch.cdist(points[leaf], points[leaves[other]])
+            between = torch.cdist(points[box], points[boxes[other]])
             if other == number:
-                away.fill_diagonal_(torch.inf)
-            found = torch.cat([found, away], 1)
-            others = torch.cat([others, leaves[other].expand(len(leaf), -1)], 1)
-            found, chosen = found.topk(min(count, found.shape[1]), largest=False)
-            others = others.gather(1, chosen)
-        distances[leaf], indices[leaf] = found, others
+                between.fill_diagonal_(torch.inf)
+            best = torch.cat([best, between], 1)
+            best_index = torch.cat([best_index, boxes[other].expand(len(box), -1)], 1)
+            best, chosen = best.topk(min(count, best.shape[1]), largest=False)
+            best_index = best_index.gather(1, chosen)
+        distances[box], indices[box] = best, best_index
     return distances, indices
 
 
-def boxes(points: Tensor, members: Tensor, most: int) -> list[Tensor]:
-    """Members (indices) in groups of so many at most that lie together, split at medians of long sides."""
-    if len(members) <= most:
-        return [members]
-    here = points[members]
-    axis = int((here.amax(0) - here.amin(0)).argmax())
-    order = members[here[:, axis].argsort(stable=True)]
-    half = len(order) // 2
-    return [box for part in (order[:half], order[half:]) for box in boxes(points, part.sort().values, most)]
+def split_into_boxes(points: Tensor, indices: Tensor, max_size: int) -> list[Tensor]:
+    """Groups of at most `max_size` of the indexed points, split at the median of their longest side."""
+    if len(indices) <= max_size:
+        return [indices]
+    chosen = points[indices]
+    axis = int((chosen.amax(0) - chosen.amin(0)).argmax())
+    order = indices[chosen[:, axis].argsort(stable=True)]
+    halves = order[: len(order) // 2], order[len(order) // 2 :]
+    return [box for half in halves for box in split_into_boxes(points, half.sort().values, max_size)]

@@ -1,4 +1,4 @@
-"""Which views see the same things: source views ranked, what they cover, an order to visit them in."""
+"""Which views see the same surfaces: ranked source views, their coverage, orders to visit views in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gbinet.scenes.nearest import nearest
 def visiting_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
     """An order of all views in which neighbours follow each other, so that small caches are enough.
 
-    A walk: on to the best neighbour not yet visited, else back along the path, else to the first view left.
+    Depth-first search: on to the best neighbour not yet visited, else back, else to the first view left.
     """
     order: list[int] = []
     visited = [False] * len(neighbours)
@@ -37,13 +37,13 @@ def visiting_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
     return order
 
 
-def together_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
-    """The same walk, but every view is followed at once by those of its neighbours that are still to come.
+def neighbours_first_order(neighbours: Sequence[Sequence[int]]) -> list[int]:
+    """`visiting_order`, but every view is followed at once by its neighbours that did not come before.
 
-    Who compares a view with its neighbours can begin after a few, and what a view needs is needed soon.
+    So a view can be compared with its neighbours soon after it, and all that it needs is used soon.
     """
-    walk = (one for view in visiting_order(neighbours) for one in (view, *neighbours[view]))
-    return list(dict.fromkeys(walk))
+    with_repeats = (other for view in visiting_order(neighbours) for other in (view, *neighbours[view]))
+    return list(dict.fromkeys(with_repeats))
 
 
 # ---- source views ------------------------------------------------------------------------------------------
@@ -58,9 +58,9 @@ SIGMA_BELOW = 1.0
 SIGMA_ABOVE = 10.0
 
 _PAIRS_AT_ONCE = 1 << 21  # pairs of rays held in memory together
-_TABLE = 1 << 22  # pairs of views up to which a table of all of them is held
-_VIEWS_AT_ONCE = 8  # that are ranked by geometry together: what is computed stays in the cache
-_CANDIDATES = 256  # neighbours looked at per view where there are no tracks
+_MAX_TABLE = 1 << 22  # pairs of views up to which sums are held in a table of all pairs
+_VIEWS_AT_ONCE = 8  # that are ranked by geometry together: intermediate tensors stay in the CPU's cache
+_MAX_CANDIDATES = 256  # neighbours considered per view where there are no tracks
 
 
 def angle_score(cosine: Tensor) -> Tensor:
@@ -76,9 +76,9 @@ def scale_score(size: Tensor, other: Tensor) -> Tensor:
 
 
 def _magnification(cameras: Sequence[Camera]) -> Tensor:
-    """[V] how large a thing one unit away is shown, as a share of the photo's longer side.
+    """[V] size in the photo of something of unit size, one unit away, as a share of the photo's longer side.
 
-    Not pixels: photos of all sizes are resized to one before they are compared.
+    Not in pixels: photos of all sizes are resized to one before they are compared.
     """
     shares = [float(camera.K[0, 0]) / max(camera.width, camera.height) for camera in cameras]
     return torch.tensor(shares, dtype=torch.float64)
@@ -87,7 +87,7 @@ def _magnification(cameras: Sequence[Camera]) -> Tensor:
 def rank_by_tracks(
     cameras: Sequence[Camera], points: SparsePoints, max_sources: int = 10
 ) -> list[tuple[SourceView, ...]]:
-    """Best source views of each view by the score above over the points that both observe."""
+    """Best source views of each view, by MVSNet's score (above) over the points that both observe."""
     if points.view_index is None or points.track_start is None:
         raise InputError("ranking by tracks needs points that know which views observe them")
     count = len(cameras)
@@ -110,24 +110,24 @@ def rank_by_tracks(
             values = angle_score(rays @ rays.mT) * scale_score(sizes[:, :, None], sizes[:, None])  # [N, L, L]
             keys = seen_by[:, :, None] * count + seen_by[:, None, :]  # [N, L, L]
             pairs.add(keys.reshape(-1), values.reshape(-1))
-    return _best_of_rows(*pairs.known(), count, max_sources)
+    return _best_of_rows(*pairs.result(), count, max_sources)
 
 
 class _Sums:
-    """Sums of values by key. A table of all keys where it is small; else only keys that occur."""
+    """Sums of values by key: in a table of all keys if it is small, else only of keys that occur."""
 
     def __init__(self, keys: int) -> None:
-        self._table = torch.zeros(keys, dtype=torch.float64) if keys <= _TABLE else None
+        self._table = torch.zeros(keys, dtype=torch.float64) if keys <= _MAX_TABLE else None
         self._keys, self._values = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
 
     def add(self, keys: Tensor, values: Tensor) -> None:
         if self._table is not None:
             self._table += torch.bincount(keys, values, minlength=len(self._table))
             return
-        self._keys, place = torch.unique(torch.cat([self._keys, keys]), return_inverse=True)
-        self._values = torch.bincount(place, torch.cat([self._values, values]), minlength=len(self._keys))
+        self._keys, inverse = torch.unique(torch.cat([self._keys, keys]), return_inverse=True)
+        self._values = torch.bincount(inverse, torch.cat([self._values, values]), minlength=len(self._keys))
 
-    def known(self) -> tuple[Tensor, Tensor]:
+    def result(self) -> tuple[Tensor, Tensor]:
         """Keys with a value above 0, ascending, and their sums."""
         if self._table is not None:
             self._keys = self._table.nonzero()[:, 0]
@@ -135,16 +135,16 @@ class _Sums:
         return self._keys, self._values
 
 
-def _best_of_rows(keys: Tensor, values: Tensor, count: int, most: int) -> list[tuple[SourceView, ...]]:
-    """Of the entries (row * count + column) of a table, the largest of each row, none on the diagonal."""
+def _best_of_rows(keys: Tensor, values: Tensor, count: int, limit: int) -> list[tuple[SourceView, ...]]:
+    """The `limit` largest values of each row of a table, except its diagonal; key = row * count + column."""
     rows, columns = keys // count, keys % count
     order = values.argsort(descending=True, stable=True)
     order = order[rows[order].argsort(stable=True)]
     order = order[(rows[order] != columns[order]) & (values[order] > 0)]
     rows, columns, values = rows[order], columns[order], values[order]
     starts = torch.searchsorted(rows, torch.arange(count + 1)).tolist()
-    found = [SourceView(c, v) for c, v in zip(columns.tolist(), values.tolist(), strict=True)]
-    return [tuple(found[a:b][:most]) for a, b in pairwise(starts)]
+    sources = [SourceView(c, v) for c, v in zip(columns.tolist(), values.tolist(), strict=True)]
+    return [tuple(sources[a:b][:limit]) for a, b in pairwise(starts)]
 
 
 def observations(points: SparsePoints) -> tuple[Tensor, Tensor]:
@@ -171,7 +171,7 @@ def rank_by_geometry(
     batch, sizes = camera_batch(cameras)
     centres, magnification = batch.centre, _magnification(cameras)  # [V, 3], [V]
     # Far-away cameras see other things; looking at the nearest ones keeps this linear in the number of views.
-    width = min(_CANDIDATES, count - 1)
+    width = min(_MAX_CANDIDATES, count - 1)
     candidates = nearest(centres, width)[1]  # [V, C]
     projections = batch.K @ batch.cam_from_world[:, :3]  # [V, 3, 4]
     fractions = torch.tensor([[x, y] for y in (1 / 6, 0.5, 5 / 6) for x in (1 / 6, 0.5, 5 / 6)]).double()
@@ -185,18 +185,19 @@ def rank_by_geometry(
         points = batch[block].unproject(pixels, near * (far / near) ** shares)  # [B, 27, 3]
         others = candidates[block]  # [B, C]
         # One product for all cameras, and planes instead of vectors: three times as fast as Camera.project.
-        whole = torch.cat([points, torch.ones_like(points[..., :1])], -1).mT  # [B, 4, 27]
-        seen = projections[others].reshape(len(block), -1, 4) @ whole  # [B, C * 3, 27]
-        x, y, depth = seen.reshape(len(block), width, 3, 27).unbind(2)  # [B, C, 27] each
+        homogeneous = torch.cat([points, torch.ones_like(points[..., :1])], -1).mT  # [B, 4, 27]
+        projected = projections[others].reshape(len(block), -1, 4) @ homogeneous  # [B, C * 3, 27]
+        x, y, depth = projected.reshape(len(block), width, 3, 27).unbind(2)  # [B, C, 27] each
         right, bottom = (limit * depth for limit in sizes[others][..., None].unbind(2))
         inside = (depth > 0) & (x >= 0) & (y >= 0) & (x <= right) & (y <= bottom)
         to_ref = (centres[block][:, None] - points).mT[:, None]  # [B, 1, 3, 27]
         to_other = centres[others][..., None] - points.mT[:, None]  # [B, C, 3, 27]
-        near_ref = to_ref.norm(dim=2)  # [B, 1, 27]
-        near_other = to_other.square().sum(2).sqrt_().clamp_min_(1e-300)  # [B, C, 27]
-        cosine = to_other.mul_(to_ref).sum(2) / (near_ref * near_other)
-        own = magnification[block][:, None, None] / near_ref
-        values = angle_score(cosine) * scale_score(own, magnification[others][..., None] / near_other)
+        ref_distance = to_ref.norm(dim=2)  # [B, 1, 27]
+        other_distance = to_other.square().sum(2).sqrt_().clamp_min_(1e-300)  # [B, C, 27]
+        cosine = to_other.mul_(to_ref).sum(2) / (ref_distance * other_distance)
+        ref_size = magnification[block][:, None, None] / ref_distance
+        other_size = magnification[others][..., None] / other_distance
+        values = angle_score(cosine) * scale_score(ref_size, other_size)
         scores[block] = (values * inside).sum(-1)
     best = scores.topk(min(max_sources, width), dim=1)
     return _as_sources(candidates.gather(1, best.indices), best.values)
@@ -205,7 +206,7 @@ def rank_by_geometry(
 def coverage(views: Sequence[View], num_sources: int = 4, num_seen: int = 2) -> list[float]:
     """Share of each view that at least `num_seen` of its best sources see too, at the middle of its range.
 
-    What few sources see gets no reliable depth: a low share is a warning.
+    Surfaces that few sources see get no reliable depth.
     """
     shares = []
     for view in views:
@@ -215,9 +216,8 @@ def coverage(views: Sequence[View], num_sources: int = 4, num_seen: int = 2) -> 
             continue
         camera = view.camera.to(dtype=torch.float64)
         size = torch.tensor([camera.width, camera.height], dtype=torch.float64)
-        pixels = (pixel_centres(12, 16, dtype=torch.float64) / torch.tensor([16.0, 12.0]) * size).reshape(
-            -1, 2
-        )
+        shares_of_image = pixel_centres(12, 16, dtype=torch.float64) / torch.tensor([16.0, 12.0])
+        pixels = (shares_of_image * size).reshape(-1, 2)
         middle = math.sqrt(view.depth_range.near * view.depth_range.far)
         points = camera.unproject(pixels, torch.full((len(pixels),), middle, dtype=torch.float64))
         batch, sizes = camera_batch([source.camera for source in sources])
@@ -228,7 +228,7 @@ def coverage(views: Sequence[View], num_sources: int = 4, num_seen: int = 2) -> 
 
 
 def _as_sources(indices: Tensor, scores: Tensor) -> list[tuple[SourceView, ...]]:
-    """[V, S] indices and scores, best first -> source views; pairs without any value are left out."""
+    """[V, S] indices and scores, best first -> source views; those with score 0 are left out."""
     return [
         tuple(SourceView(i, s) for i, s in zip(row, values, strict=True) if s > 0)
         for row, values in zip(indices.tolist(), scores.tolist(), strict=True)
@@ -236,7 +236,7 @@ def _as_sources(indices: Tensor, scores: Tensor) -> list[tuple[SourceView, ...]]
 
 
 def camera_batch(cameras: Sequence[Camera]) -> tuple[Camera, Tensor]:
-    """All cameras as one batch whatever their sizes, and the sizes [V, 2]. The batch's size is void."""
+    """All cameras as one batch whatever their image sizes, which are [V, 2]; the batch's own size is void."""
     K = torch.stack([camera.K for camera in cameras]).double()
     cam_from_world = torch.stack([camera.cam_from_world for camera in cameras]).double()
     sizes = torch.tensor([[camera.width, camera.height] for camera in cameras], dtype=torch.float64)

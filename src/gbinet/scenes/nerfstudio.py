@@ -8,16 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from gbinet.errors import FormatError, SceneError
+from gbinet.formats.allowed_folders import AllowedFolders
 from gbinet.formats.depth_files import write_depth
 from gbinet.formats.image import is_image_name, read_header
-from gbinet.formats.inside import Inside
 from gbinet.formats.nerfstudio import DEPTH_SCALE, frame_entry, read_transforms, write_transforms
 from gbinet.formats.ply import read_ply, write_ply
 from gbinet.formats.reading import is_file
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, SparsePoints
-from gbinet.scenes.kind import DepthMaps, Kind, Reading, Writer
+from gbinet.scenes.kind import DepthMaps, Kind, ReadOptions, Writer
 from gbinet.scenes.posed import PosedPhoto, views_of
 from gbinet.scenes.undistort import Photo
 from gbinet.scenes.views import MaskFinder
@@ -37,7 +37,7 @@ def transforms_file(folder: Path) -> Path | None:
 # ---- reading -----------------------------------------------------------------------------------------------
 
 
-def read(folder: Path, reading: Reading) -> Scene:
+def read(folder: Path, options: ReadOptions) -> Scene:
     path = transforms_file(folder)
     if path is None:
         raise SceneError(f"{folder}: has no transforms.json")
@@ -45,51 +45,53 @@ def read(folder: Path, reading: Reading) -> Scene:
     if not transforms.frames:
         raise SceneError(f"{path}: its list of frames is empty")
     warnings: list[str] = []
-    masks = MaskFinder(folder, reading.images or folder / "images", reading.masks)
-    inside = Inside(folder, images=reading.images)
+    masks = MaskFinder(folder, options.images or folder / "images", options.masks)
+    allowed = AllowedFolders(folder, images=options.images)
     scale = DEPTH_SCALE if transforms.depth_scale is None else transforms.depth_scale
 
     def posed(index: int, name: str) -> PosedPhoto:
         frame = transforms.frames[index]
-        image = _image(inside, folder, frame.file_path)
+        image = _image(allowed, folder, frame.file_path)
         lens = frame.lens(read_header(image).stored_size)
-        mask = None if reading.masks else _existing(inside, folder, frame.mask_path, warnings)
-        depth = _existing(inside, folder, frame.depth_path, warnings)
+        mask = None if options.masks else _existing(allowed, folder, frame.mask_path, warnings)
+        depth = _existing(allowed, folder, frame.depth_path, warnings)
         photo = Photo(image, mask or masks.find(image), depth, scale)
         return PosedPhoto(name, photo, lens, frame.cam_from_world, path)
 
     names = [frame.file_path for frame in transforms.frames]
-    views = tuple(views_of(path, names, posed, folder, reading, warnings).values())
-    points = _points(inside, folder, transforms.ply_file_path, warnings)
+    views = tuple(views_of(path, names, posed, folder, options, warnings).values())
+    points = _points(allowed, folder, transforms.ply_file_path, warnings)
     return Scene(folder.resolve().name, "nerfstudio", folder, views, points, tuple(warnings))
 
 
-def _image(inside: Inside, folder: Path, file_path: str) -> Path:
+def _image(allowed: AllowedFolders, folder: Path, file_path: str) -> Path:
     """Blender-style files name images without a suffix."""
     endings = ("",) if is_image_name(Path(file_path)) else (".png", ".jpg", ".jpeg", "")
-    paths = [inside.find_photo(folder, f"{file_path}{ending}") for ending in endings]
+    paths = [allowed.find_photo(folder, f"{file_path}{ending}") for ending in endings]
     return next((path for path in paths if is_file(path)), paths[-1])
 
 
-def _existing(inside: Inside, folder: Path, name: str | None, warnings: list[str]) -> Path | None:
+def _existing(allowed: AllowedFolders, folder: Path, name: str | None, warnings: list[str]) -> Path | None:
     if name is None:
         return None
     try:
-        path = inside.check(folder / name)
+        path = allowed.check(folder / name)
     except FormatError as error:
         warnings.append(str(error))
         return None
     if is_file(path):
         return path
-    warnings.append(f"{shown(name)} is named in transforms.json, but is not there")
+    warnings.append(f"{printable(name)} is named in transforms.json, but is not there")
     return None
 
 
-def _points(inside: Inside, folder: Path, name: str | None, warnings: list[str]) -> SparsePoints | None:
+def _points(
+    allowed: AllowedFolders, folder: Path, name: str | None, warnings: list[str]
+) -> SparsePoints | None:
     if name is None:
         return None
     try:
-        cloud = read_ply(inside.check(folder / name))
+        cloud = read_ply(allowed.check(folder / name))
     except FormatError as error:
         warnings.append(f"its point cloud is not used: {error}")
         return None

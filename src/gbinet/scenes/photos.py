@@ -8,7 +8,7 @@ from pathlib import Path
 from gbinet.errors import SceneError
 from gbinet.formats.image import is_image_name
 from gbinet.scene import Scene
-from gbinet.scenes.kind import Kind, Reading
+from gbinet.scenes.kind import Kind, ReadOptions
 from gbinet.scenes.views import MASKS, is_mask_name
 
 FRAME = "frame_{:04d}.jpg"  # frames of a video, as they are written; they follow each other
@@ -40,7 +40,7 @@ def recognise(folder: Path) -> bool:
     return bool(list_photos(folder))
 
 
-def read(folder: Path, reading: Reading) -> Scene:
+def read(folder: Path, options: ReadOptions) -> Scene:
     raise SceneError(
         f"{folder}: {len(list_photos(folder))} photos without camera poses. `gbinet reconstruct` finds "
         "them first (structure from motion); or put a COLMAP model, transforms.json or MVSNet cams with them"

@@ -14,47 +14,47 @@ from numpy.typing import NDArray
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.colmap import ColmapCamera
 from gbinet.formats.image import read_header
-from gbinet.names import distinct_stems, shown
+from gbinet.names import distinct_stems, printable
 from gbinet.scene import View
-from gbinet.scenes.kind import Reading
+from gbinet.scenes.kind import ReadOptions
 from gbinet.scenes.undistort import Photo, Undistorter
 from gbinet.scenes.views import checked_camera, turned_upright
 
 
 @dataclass(frozen=True)
 class PosedPhoto:
-    """What a model file says about one photo."""
+    """A photo with its camera, as a model file gives them."""
 
     name: str  # of the view to be
     photo: Photo
     lens: ColmapCamera  # may have been made for a larger copy of the image
     cam_from_world: NDArray[np.float64]  # [4, 4]
-    source: Path  # the file that says so, for messages
+    source: Path  # the file that gives the camera, for messages
 
 
 def _view(posed: PosedPhoto, undistorter: Undistorter, warnings: list[str]) -> View:
     """The view of the image as read_image returns it: upright, without distortion.
 
-    COLMAP and nerfstudio ignore EXIF orientation: their cameras belong to the pixels as stored. Where size
-    says otherwise, size wins.
+    COLMAP and nerfstudio ignore EXIF orientation: their cameras belong to the pixels as stored, unless only
+    the size of the upright image fits.
     """
     photo = posed.photo
     header = read_header(photo.image)
     if header.has_alpha and photo.mask is None:
         photo = Photo(photo.image, photo.image, photo.depth, photo.depth_scale)
-    stored = (
+    is_stored = (
         header.orientation == 1
         or not _same_shape(posed.lens, header.size)
-        or (_same_shape(posed.lens, header.stored_size))
+        or _same_shape(posed.lens, header.stored_size)
     )
-    size = header.stored_size if stored else header.size
+    size = header.stored_size if is_stored else header.size
     lens = _fitted(posed, size, warnings)
     # A mirrored photo stays as it is stored: its pose belongs to a mirrored world.
-    mirrored = stored and header.orientation in (2, 4, 5, 7)
-    turn = header.orientation if stored and not mirrored else 1
+    mirrored = is_stored and header.orientation in (2, 4, 5, 7)
+    turn = header.orientation if is_stored and not mirrored else 1
     K = lens.K
     if lens.distorted or mirrored or (turn != 1 and (photo.mask or photo.depth)):
-        photo, pinhole = undistorter.rewrite(posed.name, photo, lens, stored=stored, turn=turn)
+        photo, pinhole = undistorter.rewrite(posed.name, photo, lens, stored=is_stored, turn=turn)
         K, size = pinhole.K, (pinhole.width, pinhole.height)
     camera = turned_upright(checked_camera(posed.source, K, posed.cam_from_world, size, posed.name), turn)
     return View(
@@ -73,27 +73,27 @@ def views_of(
     paths: list[str],
     posed: Callable[[int, str], PosedPhoto],
     folder: Path,
-    reading: Reading,
+    options: ReadOptions,
     warnings: list[str],
 ) -> dict[int, View]:
     """The views of the photos that a model file names, by their number there; a broken photo costs its view.
 
     posed   gives the photo of a number and a name for its view
-    folder  of the scene: the cache of undistorted photos is there unless `reading` says otherwise
+    folder  of the scene: the cache of undistorted photos is there unless `options` name another
     """
-    undistorter = Undistorter(folder, reading.cache)
+    undistorter = Undistorter(folder, options.cache)
     views = {}
     for index, (name, path) in enumerate(zip(unique_names(paths), paths, strict=True)):
         try:
             photo = posed(index, name)
-            if reading.progress is not None and photo.lens.distorted:
-                reading.progress(index, len(paths), "undistorting")
+            if options.progress is not None and photo.lens.distorted:
+                options.progress(index, len(paths), "undistorting")
             views[index] = _view(photo, undistorter, warnings)
         except FormatError as error:
             if error.path == model:
                 raise
-            warnings.append(f"left out {shown(path)}: {error}")
-    undistorter.remember()
+            warnings.append(f"left out {printable(path)}: {error}")
+    undistorter.save_hashes()
     if not views:
         raise SceneError(f"{model}: none of its {len(paths)} images can be read; {warnings[0]}")
     return views

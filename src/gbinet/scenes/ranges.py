@@ -17,11 +17,11 @@ from gbinet.scenes.neighbours import camera_batch, observations
 
 # ---- from measured depth -----------------------------------------------------------------------------------
 
-_LOW, _HIGH = 0.01, 0.99  # shares of the depths that may lie outside
+_LOW_QUANTILE, _HIGH_QUANTILE = 0.01, 0.99  # depths beyond these may lie outside the range
 _MARGIN = 0.2  # of the extent, on both sides
 _FLAT_MARGIN = 0.03  # of the depth itself, for flat things seen from the front
-_MOST = 0.25  # of the depth itself: the largest margin
-_FEW = 20  # fewer depths than this say little: then the margin is the largest
+_MAX_MARGIN = 0.25  # of the depth itself
+_FEW_DEPTHS = 20  # with fewer depths, the margin is the largest
 
 
 def range_from_depths(depths: Tensor) -> DepthRange | None:
@@ -31,14 +31,14 @@ def range_from_depths(depths: Tensor) -> DepthRange | None:
         return None
     depths = depths[:: max(1, len(depths) // 1_000_000)].sort().values
     # Outwards, never between two depths: a few far-apart points must not lose their ends.
-    low = float(depths[math.floor(_LOW * (len(depths) - 1))])
-    high = float(depths[math.ceil(_HIGH * (len(depths) - 1))])
-    if len(depths) < _FEW:
-        return DepthRange((1 - _MOST) * low, (1 + _MOST) * high)
+    low = float(depths[math.floor(_LOW_QUANTILE * (len(depths) - 1))])
+    high = float(depths[math.ceil(_HIGH_QUANTILE * (len(depths) - 1))])
+    if len(depths) < _FEW_DEPTHS:
+        return DepthRange((1 - _MAX_MARGIN) * low, (1 + _MAX_MARGIN) * high)
     # A wide extent often comes from a few far things; they must not push the near end to the camera.
     margin = _MARGIN * (high - low)
-    near_margin = min(margin + _FLAT_MARGIN * low, _MOST * low)
-    far_margin = min(margin + _FLAT_MARGIN * high, _MOST * high)
+    near_margin = min(margin + _FLAT_MARGIN * low, _MAX_MARGIN * low)
+    far_margin = min(margin + _FLAT_MARGIN * high, _MAX_MARGIN * high)
     return DepthRange(low - near_margin, high + far_margin)
 
 
@@ -48,51 +48,53 @@ def _usable(depths: Tensor) -> Tensor:
 
 # ---- from points of structure from motion ------------------------------------------------------------------
 #
-# Points lie where photos have texture that many of them share. Trees, wires and what stands in front of the
-# rest often have none, and neither have plain walls behind it. So a range is far wider than its points. The
-# network's bins are equal in 1/depth, where this costs little: far away nearly nothing.
+# Points lie where photos have texture that many of them share. Trees, wires and objects in the foreground
+# often have none, and neither have plain walls behind them. So a range is far wider than its points. The
+# network's bins are equal in 1/depth, where this costs little, and far away nearly nothing.
 
-_NEAR_ROOM = 1.6  # the nearest point is this many times as far away as the near end
-# The far end is so many times as far away as the farthest point: with many points, few.
-_FAR_ROOM = (1.4, 3.0)
-_FEW_POINTS = 100  # in sight of a view; the more there are, the less is beyond them
-_OUTSIDE = 0.005  # share of the points at either end that may be wrong
-_LONELY = 0.33  # a near point is wrong too if it is less than this times as far as the second next,
-_MOST_LONELY = 0.03  # for at most this share of the points
-_BEYOND = 2.0  # points of others, which may be hidden, count up to this many times the depth of a view's own
-_SURE = 3  # views that make a point certain
-_ENOUGH = 500  # such points that are enough without the others
+_NEAR_FACTOR = 1.6  # depth of the nearest point over that of the near end
+# Depth of the far end over that of the farthest point: least and most; the more points, the less.
+_FAR_FACTORS = (1.4, 3.0)
+_FEW_POINTS = 100  # with which the far factor is the largest
+_OUTLIERS = 0.005  # share of the points at either end that may be wrong
+# A near point is wrong too if its depth is less than this times that of the second next one.
+_ISOLATED = 0.33
+_MAX_ISOLATED = 0.03  # share of the points that may be dropped for this reason
+# Points that only other views observe may be hidden: they count up to so many times the view's own far end.
+_MAX_UNSEEN = 2.0
+_RELIABLE_VIEWS = 3  # a point that so many views observe is reliable
+_ENOUGH_RELIABLE = 500  # with so many reliable points, the others are not used
 _MAX_POINTS = 20_000  # of a scene that are looked at for each view
 
 
 def ranges_from_points(cameras: Sequence[Camera], points: SparsePoints) -> list[DepthRange | None]:
-    """Depth range of each view from all points in its frustum, whoever sees them."""
+    """Depth range of each view from the points that it observes, and all others in its frustum."""
     if points.view_index is None or points.track_start is None:
         some = points.xyz[:: max(1, len(points.xyz) // _MAX_POINTS)]
-        in_sight = _Sight(cameras, some)
-        return [_with_room(_ends(in_sight.depths(index)), None) for index in range(len(cameras))]
+        in_view = _PointsInView(cameras, some)
+        return [_widened(_extent_of(in_view.depths(index)), None) for index in range(len(cameras))]
     point, view = observations(points)
-    sure = torch.bincount(point, minlength=len(points.xyz)) >= _SURE  # [P]
+    reliable = torch.bincount(point, minlength=len(points.xyz)) >= _RELIABLE_VIEWS  # [P]
     order = view.argsort(stable=True)
     bounds = torch.searchsorted(view[order], torch.arange(len(cameras) + 1))  # [V + 1]
-    shared = points.xyz[sure] if int(sure.sum()) >= _ENOUGH else points.xyz
-    shared = shared[:: max(1, len(shared) // _MAX_POINTS)]
-    in_sight = _Sight(cameras, shared)
+    candidates = points.xyz[reliable] if int(reliable.sum()) >= _ENOUGH_RELIABLE else points.xyz
+    candidates = candidates[:: max(1, len(candidates) // _MAX_POINTS)]
+    in_view = _PointsInView(cameras, candidates)
 
     def range_of(index: int) -> DepthRange | None:
-        own = point[order[bounds[index] : bounds[index + 1]]]
-        if int(sure[own].sum()) >= _ENOUGH:
-            own = own[sure[own]]
+        observed = point[order[bounds[index] : bounds[index + 1]]]
+        if int(reliable[observed].sum()) >= _ENOUGH_RELIABLE:
+            observed = observed[reliable[observed]]
         z_axis = cameras[index].cam_from_world[2].double()
-        depths = points.xyz[own].double() @ z_axis[:3] + z_axis[3]
-        return _with_room(_ends(in_sight.depths(index)), _ends(depths))
+        depths = points.xyz[observed].double() @ z_axis[:3] + z_axis[3]
+        return _widened(_extent_of(in_view.depths(index)), _extent_of(depths))
 
     with ThreadPoolExecutor(4, "ranges") as pool:
         return list(pool.map(range_of, range(len(cameras))))
 
 
-class _Sight:
-    """Which points lie in the images of cameras. One product a camera: there may be many."""
+class _PointsInView:
+    """Finds the points in the image of a camera, with one matrix product per camera: there may be many."""
 
     def __init__(self, cameras: Sequence[Camera], xyz: Tensor) -> None:
         batch, sizes = camera_batch(cameras)
@@ -101,50 +103,50 @@ class _Sight:
         self._points = torch.cat([xyz.double().T, torch.ones(1, len(xyz), dtype=torch.float64)])  # [4, P]
 
     def depths(self, index: int) -> Tensor:
-        """Those of the points in a camera's image."""
+        """Depths of the points in a camera's image."""
         width, height = self._sizes[index]
         x, y, depth = self._projections[index] @ self._points  # [P] each; x and y times depth
         inside = (depth > 0) & (x >= 0) & (y >= 0) & (x <= width * depth) & (y <= height * depth)
-        found: Tensor = depth[inside]
-        return found
+        visible: Tensor = depth[inside]
+        return visible
 
 
 @dataclass(frozen=True)
-class _Ends:
-    """The nearest and the farthest of some depths that can be believed."""
+class _Extent:
+    """The nearest and the farthest of some depths, without outliers."""
 
     near: float
     far: float
     count: int
 
 
-def _ends(depths: Tensor) -> _Ends | None:
-    good = _usable(depths)
-    last = len(good) - 1
+def _extent_of(depths: Tensor) -> _Extent | None:
+    depths = _usable(depths)
+    last = len(depths) - 1
     if last < 0:
         return None
-    first = math.floor(_OUTSIDE * last)
-    beyond = last - math.ceil((1 - _OUTSIDE) * last)
-    # Of all depths in order, only the ends are looked at: the rest need not be sorted.
-    nearest = min(last + 1, math.ceil(max(_OUTSIDE, _MOST_LONELY) * last) + 3)
-    ordered: list[float] = good.topk(nearest, largest=False).values.tolist()
-    # A wrong point right before the camera costs most: it takes nearly all bins.
-    while first < _MOST_LONELY * last and ordered[first] < _LONELY * ordered[min(first + 2, last)]:
+    first = math.floor(_OUTLIERS * last)
+    skipped_at_end = last - math.ceil((1 - _OUTLIERS) * last)
+    # Only the depths at both ends need be sorted.
+    nearest = min(last + 1, math.ceil(max(_OUTLIERS, _MAX_ISOLATED) * last) + 3)
+    ordered: list[float] = depths.topk(nearest, largest=False).values.tolist()
+    # A wrong point right in front of the camera costs most: it takes nearly all bins.
+    while first < _MAX_ISOLATED * last and ordered[first] < _ISOLATED * ordered[min(first + 2, last)]:
         first += 1
-    return _Ends(ordered[first], float(good.topk(beyond + 1).values[-1]), last + 1)
+    return _Extent(ordered[first], float(depths.topk(skipped_at_end + 1).values[-1]), last + 1)
 
 
-def _with_room(sight: _Ends | None, own: _Ends | None) -> DepthRange | None:
-    """A range around a view's own points and all others in its sight."""
-    known = own or sight
-    if known is None:
+def _widened(in_view: _Extent | None, observed: _Extent | None) -> DepthRange | None:
+    """A range around the points that a view observes, and all others in its image."""
+    best = observed or in_view
+    if best is None:
         return None
-    near, far = known.near, known.far
-    if sight is not None:
-        near, far = min(near, sight.near), max(far, min(sight.far, _BEYOND * far))
-    least, most = _FAR_ROOM
-    room = 1 + (most - 1) * math.sqrt(_FEW_POINTS / known.count)
-    return DepthRange(near / _NEAR_ROOM, far * min(max(room, least), most))
+    near, far = best.near, best.far
+    if in_view is not None:
+        near, far = min(near, in_view.near), max(far, min(in_view.far, _MAX_UNSEEN * far))
+    least, most = _FAR_FACTORS
+    factor = 1 + (most - 1) * math.sqrt(_FEW_POINTS / best.count)
+    return DepthRange(near / _NEAR_FACTOR, far * min(max(factor, least), most))
 
 
 # ---- from cameras alone ------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""What a run leaves is a scene again: `scene.json` beside `photos/`, with the cameras of the depth maps.
+"""An output folder is a scene itself: `scene.json` beside `photos/`, with the cameras of the depth maps.
 
-Photos that lie elsewhere are linked into `photos/` under the names of their views, undistorted ones among
-them, and masks into `masks/`; so nothing outside of the folder is named in the file.
+Photos that lie elsewhere, such as undistorted ones, are linked into `photos/` under the names of their views,
+and masks into `masks/`; so the file names nothing outside of the folder.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from gbinet.errors import FormatError, GBiNetError, InputError, SceneError
+from gbinet.formats.allowed_folders import AllowedFolders
 from gbinet.formats.atomic import atomic_path, remove_temporary, write_json
 from gbinet.formats.fingerprint import UNREADABLE, digest
 from gbinet.formats.image import image_size
-from gbinet.formats.inside import Inside
 from gbinet.formats.reading import is_file, read_json, read_record
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.scene import DepthRange, Scene, SourceView, View
-from gbinet.scenes.kind import Kind, Reading
+from gbinet.scenes.kind import Kind, ReadOptions
 from gbinet.scenes.views import MaskFinder, checked_camera
 
 FILE = "scene.json"
@@ -36,11 +36,11 @@ def write_result(scene: Scene, folder: Path) -> Path:
 
     The file comes before the links that it lists: a run that is stopped among them can be started again.
     """
-    wanted: dict[str, Path] = {}  # name below the folder -> the file it links to
-    views = [_entry(view, folder, wanted) for view in scene.views]
-    used = {entry[key] for entry in views for key in ("photo", "mask")} - set(wanted)
+    targets: dict[str, Path] = {}  # name below the folder -> the file that it links to
+    views = [_entry(view, folder, targets) for view in scene.views]
+    used = {entry[key] for entry in views for key in ("photo", "mask")} - set(targets)
     earlier = _earlier(folder, used)
-    for name in wanted:
+    for name in targets:
         if name not in earlier and os.path.lexists(folder / name):
             raise GBiNetError(
                 f"{folder / name} already exists and was not written by gbinet; move it or choose another "
@@ -49,23 +49,23 @@ def write_result(scene: Scene, folder: Path) -> Path:
     remove_temporary(*(folder / part for part in FOLDERS))  # halves of copies
     for name in earlier:
         (folder / name).unlink()
-    copied = bool(wanted) and not _can_link(folder)
+    copied = bool(targets) and not _can_link(folder)
     content = {
         "format": _FORMAT,
         "name": scene.name,
         "made_from": scene.kind,
-        "links": [] if copied else list(wanted),
-        "copies": {name: digest(path) for name, path in wanted.items()} if copied else {},
+        "links": [] if copied else list(targets),
+        "copies": {name: digest(path) for name, path in targets.items()} if copied else {},
         "views": views,
     }
     written = write_json(folder / FILE, content)
-    for name, path in wanted.items():
-        _put(path, folder / name, folder.resolve(), copied)
+    for name, path in targets.items():
+        _link_or_copy(path, folder / name, folder.resolve(), copied)
     return written
 
 
 def _earlier(folder: Path, used: set[str]) -> set[str]:
-    """Links and copies that an earlier run recorded, if they are still what it made; not what is `used`."""
+    """Links and copies that an earlier run made and nobody changed since; not those that are `used`."""
     record = read_record(folder / FILE)
     links, copies = record.get("links"), record.get("copies")
     named = [str(name) for name in links] if isinstance(links, list) else []
@@ -99,22 +99,23 @@ def _can_link(folder: Path) -> bool:
     return True
 
 
-def _put(path: Path, at: Path, here: Path, copied: bool) -> None:
-    """The file under another name: a copy of it, or a link, which is relative inside of the folder `here`."""
+def _link_or_copy(path: Path, at: Path, root: Path, copied: bool) -> None:
+    """Put a file under another name: copy it or link to it, by a relative link if it lies in `root`."""
     at.parent.mkdir(parents=True, exist_ok=True)
     if copied:
         with atomic_path(at) as temporary:
             shutil.copyfile(path, temporary)
     else:
-        at.symlink_to(os.path.relpath(path, at.parent.resolve()) if path.is_relative_to(here) else path)
+        at.symlink_to(os.path.relpath(path, at.parent.resolve()) if path.is_relative_to(root) else path)
 
 
-def _entry(view: View, folder: Path, wanted: dict[str, Path]) -> dict[str, Any]:
+def _entry(view: View, folder: Path, targets: dict[str, Path]) -> dict[str, Any]:
+    """The entry of a view in scene.json; adds the links that it needs to `targets`."""
     camera, limits = view.camera, view.depth_range
     mask = view.mask_path if view.mask_path != view.image_path else None  # else, the photo's own transparency
     return {
         "name": view.name,
-        "photo": _within(view.image_path, folder, "photos", view.name, wanted),
+        "photo": _name_in(folder, view.image_path, "photos", view.name, targets),
         "original": (view.original_path or view.image_path).name,
         "width": camera.width,
         "height": camera.height,
@@ -122,76 +123,76 @@ def _entry(view: View, folder: Path, wanted: dict[str, Path]) -> dict[str, Any]:
         "cam_from_world": camera.cam_from_world.tolist(),
         "depth_range": None if limits is None else [limits.near, limits.far],
         "sources": [[source.index, source.score] for source in view.sources],
-        "mask": None if mask is None else _within(mask, folder, "masks", view.name, wanted),
-        "depth": _truth(view, folder),
+        "mask": None if mask is None else _name_in(folder, mask, "masks", view.name, targets),
+        "depth": _true_depth_in(folder, view),
         "depth_scale": view.depth_scale,
     }
 
 
-def _truth(view: View, folder: Path) -> str | None:
-    """True depth, if it belongs to this very folder; else the depth maps of the run are what counts there."""
-    here, there = folder.resolve(), (view.depth_path or Path("/")).resolve()
-    return there.relative_to(here).as_posix() if there.is_relative_to(here) else None
+def _true_depth_in(folder: Path, view: View) -> str | None:
+    """The name of the true depth, if it lies in this folder; else only the run's depth maps count there."""
+    root, path = folder.resolve(), (view.depth_path or Path("/")).resolve()
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else None
 
 
-def _within(path: Path, folder: Path, part: str, name: str, wanted: dict[str, Path]) -> str:
-    """The file's name below the folder; where it lies elsewhere or is named otherwise, one that is wanted."""
-    here, there = folder.resolve(), path.resolve()
-    if there.is_relative_to(here) and there.stem == name:
-        return there.relative_to(here).as_posix()
-    below = (Path(part) / f"{name}{path.suffix}").as_posix()
-    wanted[below] = there
-    return below
+def _name_in(folder: Path, path: Path, part: str, name: str, targets: dict[str, Path]) -> str:
+    """The name of a file below the folder; if it lies elsewhere or is named otherwise, a new link to it."""
+    root, resolved = folder.resolve(), path.resolve()
+    if resolved.is_relative_to(root) and resolved.stem == name:
+        return resolved.relative_to(root).as_posix()
+    link = (Path(part) / f"{name}{path.suffix}").as_posix()
+    targets[link] = resolved
+    return link
 
 
 def recognise(folder: Path) -> bool:
     return read_record(folder / FILE).get("format") == _FORMAT
 
 
-def read(folder: Path, reading: Reading) -> Scene:
+def read(folder: Path, options: ReadOptions) -> Scene:
     path = folder / FILE
     content = read_json(path, 1 << 28)
-    inside = Inside(folder, images=reading.images)
-    finder = MaskFinder(folder, folder / "photos", reading.masks)
-    views, warnings, kept = list[View](), list[str](), dict[int, int]()
+    allowed = AllowedFolders(folder, images=options.images)
+    finder = MaskFinder(folder, folder / "photos", options.masks)
+    views, warnings, new_index = list[View](), list[str](), dict[int, int]()
     try:
         for index, entry in enumerate(content["views"]):
-            view = _view(path, entry, folder, inside)
+            view = _view(path, entry, folder, allowed)
             if not is_file(view.image_path):
                 warnings.append(
-                    f"left out {shown(view.name)}: its photo {shown(entry['photo'])} is not there"
+                    f"left out {printable(view.name)}: its photo {printable(entry['photo'])} is not there"
                 )
                 continue
             try:
                 size = image_size(view.image_path)
             except FormatError as error:
-                warnings.append(f"left out {shown(view.name)}: {error}")
+                warnings.append(f"left out {printable(view.name)}: {error}")
                 continue
-            found = finder.find(view.image_path) if reading.masks is not None else None
-            kept[index] = len(views)
-            camera = view.camera.resized(*size)  # a smaller copy may stand in
+            found = finder.find(view.image_path) if options.masks is not None else None
+            new_index[index] = len(views)
+            camera = view.camera.resized(*size)  # the photo may have been replaced by a smaller copy
             views.append(replace(view, camera=camera, mask_path=found or view.mask_path))
-        sources = [_sources(content["views"][index], kept) for index in kept]
+        sources = [_sources(content["views"][index], new_index) for index in new_index]
         name = str(content["name"])
     except (KeyError, TypeError, ValueError, InputError) as error:
         raise FormatError(path, f"is not a scene of gbinet ({type(error).__name__}: {error})") from error
     if not views:
         raise SceneError(f"{folder}: none of its photos can be read; say where they are: --images DIR")
-    ranked = tuple(replace(view, sources=found) for view, found in zip(views, sources, strict=True))
-    return Scene(name, "gbinet", folder, ranked, warnings=tuple(warnings))
+    with_sources = tuple(replace(view, sources=s) for view, s in zip(views, sources, strict=True))
+    return Scene(name, "gbinet", folder, with_sources, warnings=tuple(warnings))
 
 
-def _view(path: Path, entry: dict[str, Any], folder: Path, inside: Inside) -> View:
+def _view(path: Path, entry: dict[str, Any], folder: Path, allowed: AllowedFolders) -> View:
     K, pose = (np.array(entry[key], dtype=np.float64) for key in ("K", "cam_from_world"))
     name, limits = str(entry["name"]), entry["depth_range"]
     camera = checked_camera(path, K, pose, (int(entry["width"]), int(entry["height"])), f"view {name}")
     mask, depth = (
-        None if entry[key] is None else inside.check(folder / str(entry[key])) for key in ("mask", "depth")
+        None if entry[key] is None else allowed.check(folder / str(entry[key])) for key in ("mask", "depth")
     )
     return View(
         name,
         camera,
-        inside.find_photo(folder, str(entry["photo"])),
+        allowed.find_photo(folder, str(entry["photo"])),
         None if limits is None else DepthRange(float(limits[0]), float(limits[1])),
         mask_path=mask,
         depth_path=depth,
@@ -199,9 +200,10 @@ def _view(path: Path, entry: dict[str, Any], folder: Path, inside: Inside) -> Vi
     )
 
 
-def _sources(entry: dict[str, Any], kept: dict[int, int]) -> tuple[SourceView, ...]:
+def _sources(entry: dict[str, Any], new_index: dict[int, int]) -> tuple[SourceView, ...]:
+    """Source views among those that could be read; `new_index`: index in the file -> index in the scene."""
     pairs = [(int(index), float(score)) for index, score in entry["sources"]]
-    return tuple(SourceView(kept[index], score) for index, score in pairs if index in kept)
+    return tuple(SourceView(new_index[index], score) for index, score in pairs if index in new_index)
 
 
 KIND = Kind(

@@ -9,9 +9,9 @@ import numpy as np
 from gbinet.errors import FormatError, SceneError
 from gbinet.formats.image import read_header
 from gbinet.formats.rgbd import read_intrinsics, read_poses
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.scene import Scene, View
-from gbinet.scenes.kind import Kind, Reading
+from gbinet.scenes.kind import Kind, ReadOptions
 from gbinet.scenes.views import MaskFinder, checked_camera, images_by_stem
 
 _DEPTH_SCALE = 0.001  # stored millimetres -> metres, the unit of the poses
@@ -21,8 +21,8 @@ def recognise(folder: Path) -> bool:
     return all((folder / name).exists() for name in ("images", "K.txt", "poses.txt"))
 
 
-def read(folder: Path, reading: Reading) -> Scene:
-    images_at = reading.images or folder / "images"
+def read(folder: Path, options: ReadOptions) -> Scene:
+    images_at = options.images or folder / "images"
     photos = images_by_stem(images_at)
     K = read_intrinsics(folder / "K.txt")
     poses = read_poses(folder / "poses.txt")  # [V, 4, 4] world_from_cam
@@ -32,17 +32,17 @@ def read(folder: Path, reading: Reading) -> Scene:
             "there must be one line per image, in name order"
         )
     depths = images_by_stem(folder / "depth") if (folder / "depth").is_dir() else {}
-    finder = MaskFinder(folder, images_at, reading.masks)
+    finder = MaskFinder(folder, images_at, options.masks)
     views: list[View] = []
     warnings: list[str] = []
     for row, (stem, image) in enumerate(photos.items()):
         if not np.isfinite(poses[row]).all():
-            warnings.append(f"left out {shown(stem)}: its pose is not finite (tracking was lost)")
+            warnings.append(f"left out {printable(stem)}: its pose is not finite (tracking was lost)")
             continue
         try:
             header = read_header(image)
         except FormatError as error:
-            warnings.append(f"left out {shown(stem)}: {error}")
+            warnings.append(f"left out {printable(stem)}: {error}")
             continue
         position = f"line {row + 1}"
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from gbinet.errors import SceneError
 from gbinet.scene import Scene
 from gbinet.scenes import mvsnet
-from gbinet.scenes.kind import Kind, Reading, split_named
+from gbinet.scenes.kind import Kind, ReadOptions, split_named
 
 INTERMEDIATE = ("Family", "Francis", "Horse", "Lighthouse", "M60", "Panther", "Playground", "Train")
 ADVANCED = ("Auditorium", "Ballroom", "Courtroom", "Museum", "Palace", "Temple")
@@ -38,18 +38,18 @@ def load_scan(root: str | Path, name: str) -> Scene:
     folder = next((f for f in folders if f.is_dir()), None)
     if folder is None:
         raise SceneError(f"{root}: has no scene {name} (looked for {folders[0]} and {folders[1]})")
-    return read(folder, Reading())
+    return read(folder, ReadOptions())
 
 
 def recognise(folder: Path) -> bool:
     return folder.name in SPLITS["both"] and mvsnet.recognise(folder)
 
 
-def read(folder: Path, reading: Reading) -> Scene:
+def read(folder: Path, options: ReadOptions) -> Scene:
     short = folder.parent / _ARCHIVE / f"cams_{folder.name.lower()}"
-    if reading.interval_scale is None:
-        reading = replace(reading, interval_scale=INTERVAL_SCALE)
-    return mvsnet.read(folder, reading, kind="tanks", cams=short if short.is_dir() else None)
+    if options.interval_scale is None:
+        options = replace(options, interval_scale=INTERVAL_SCALE)
+    return mvsnet.read(folder, options, kind="tanks", cams=short if short.is_dir() else None)
 
 
 KIND = Kind(

@@ -1,6 +1,6 @@
-"""Photos of real lenses -> photos of a pinhole camera, in a cache that later runs find again.
+"""Photos of real lenses -> photos of a pinhole camera, in a cache that later runs use again.
 
-pycolmap supplies the lens models; the resampling is ours, so that image, mask and depth go through one map.
+pycolmap supplies the lens models; the resampling is our own: image, mask and depth go through one map.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _ROWS = 1 << 20  # pixels whose rays are computed at a time
 
 @dataclass(frozen=True)
 class Pinhole:
-    """What a lens becomes: an intrinsic matrix and an image size."""
+    """The pinhole camera that replaces a lens."""
 
-    K: NDArray[np.float64]
+    K: NDArray[np.float64]  # [3, 3]
     width: int
     height: int
 
 
 @dataclass(frozen=True)
 class Photo:
-    """Files that belong to one picture."""
+    """The files of one photo."""
 
     image: Path
     mask: Path | None = None
@@ -50,7 +50,7 @@ class Photo:
 
 
 class Undistorter:
-    """Rewrites photos for pinhole cameras. A lens without distortion only puts the pixels in order."""
+    """Rewrites photos for pinhole cameras; without distortion, only their orientation may change."""
 
     def __init__(self, root: Path, cache: Path | None) -> None:
         self.root = root
@@ -61,7 +61,7 @@ class Undistorter:
 
     @property
     def folder(self) -> Path:
-        """Made when first needed: a scene without distortion writes nothing."""
+        """The cache, made when first needed: a scene without distortion writes nothing."""
         if self._folder is None:
             self._folder = self._given or _default_cache(self.root)
             try:
@@ -79,8 +79,8 @@ class Undistorter:
             self._hashes = Fingerprints(self.folder / "fingerprints.json")
         return self._hashes
 
-    def remember(self) -> None:
-        """Photos that do not change need not be read again by the next run."""
+    def save_hashes(self) -> None:
+        """Store the hashes of the photos: the next run need not read those that did not change."""
         if self._hashes is not None:
             self._hashes.save()
 
@@ -89,7 +89,7 @@ class Undistorter:
     ) -> tuple[Photo, Pinhole]:
         """The photo as a pinhole camera sees it, from the cache or made now.
 
-        `stored`: the lens belongs to the pixels as they lie in the file, not to the upright image. `turn`: an
+        `stored`: the lens belongs to the pixels as stored in the file, not to the upright image. `turn`: an
         EXIF orientation that is applied to what is written; the pinhole camera is that before the turn.
         """
         pinhole, grid = self._map(photo.image, lens)
@@ -185,7 +185,7 @@ def _check_size(path: Path, shape: tuple[int, ...], size: tuple[int, int]) -> No
 
 
 def _key(photo: Photo, lens: ColmapCamera, stored: bool, turn: int, hashes: Fingerprints) -> str:
-    """Changes whenever the result would: with the bytes of the files and with the lens."""
+    """Hash of everything that the result depends on: the bytes of the files, and the lens."""
     how = (stored, turn, photo.depth_scale)
     parts = [_VERSION, lens.model, lens.width, lens.height, lens.params.tolist(), *how]
     for path in (photo.image, photo.mask, photo.depth):

@@ -1,7 +1,7 @@
-"""Confidence that means something: after training, a map from what a network says to how often it is right.
+"""Calibration of the confidence after training: a map from confidence to the share of right pixels.
 
-Fitted on rendered scenes that are neither trained nor measured on: isotonic regression (pooled adjacent
-violators), drawn by a few straight pieces.
+Fitted by isotonic regression (pool adjacent violators) on rendered scenes that are used for neither training
+nor validation, and approximated by a few linear pieces.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from gbinet.training.validate import predict
 
 Floats = NDArray[np.float64]
 
-PIXELS = 20_000  # of each sample, so that large images do not outvote small ones
-SIZES = (640, 1152, 1600)  # widths of images, px: those that photos are searched at
-TABLES = 5  # times as many scenes as of each difficulty
+PIXELS = 20_000  # of each sample, so that large images do not count more than small ones
+SIZES = (640, 1152, 1600)  # widths of images, px: common working sizes of photos
+TABLES = 5  # as many tables as scenes of five difficulties
 KNOTS = 20  # of the map, at most
-_STEPS = 1000  # of confidence: pixels of one step are taken together
-LIKELY = 0.5  # what fusion asks of calibrated weights: pixels more likely wrong than right are dropped
+_STEPS = 1000  # of confidence: pixels of one step are pooled
+MIN_CONFIDENCE = 0.5  # of calibrated weights: fusion drops pixels that are more likely wrong than right
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A map, and what it does on the pixels that it was fitted to."""
+    """A map, and the reliability before and after it on the pixels that it was fitted to."""
 
     calibration: Calibration
     before: Reliability
@@ -51,14 +51,17 @@ def held_back(
     sizes: Sequence[int] = SIZES,
     first: int = CALIBRATION,
 ) -> Iterator[Batch]:
-    """Samples of both validation sets. Of each size (width in px; the height is 4/5 of it) `scenes` of each
-    difficulty, and five times as many tables; no two sizes show the same scene."""
+    """Samples made like both validation sets, of other scenes at every size.
+
+    Of each size (width in px; the height is 4/5 of it) `scenes` of each difficulty, and five times as many
+    tables.
+    """
     part = "free" if assets is None else "assets"
-    for turn, width in enumerate(sizes):
+    for number, width in enumerate(sizes):
         size = (width, -(-width * 4 // 5 // 8) * 8)
-        tables, others = TABLES * scenes, first + turn * scenes
+        tables, others = TABLES * scenes, first + number * scenes
         for sample in chain(
-            validation_samples(part, assets, size, device, tables, first=first + turn * tables),
+            validation_samples(part, assets, size, device, tables, first=first + number * tables),
             life_samples(assets, size, device, scenes, first=others),
         ):
             yield sample.batch()
@@ -67,38 +70,41 @@ def held_back(
 def observe(
     model: GBiNet, samples: Iterable[Batch], pixels: int = PIXELS
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Of every sample its name, and of some pixels that can be judged confidence [N] and right [N]."""
+    """For every sample its name, and confidence and right (bool) [N] of random pixels that can be judged."""
     for number, sample in enumerate(samples):
-        seen = predict(model, sample)
-        said, right = seen.confidence[seen.judged].cpu(), seen.right[seen.judged].cpu()
-        order = torch.randperm(len(said), generator=torch.Generator().manual_seed(number))[:pixels]
-        yield sample.names[0], said[order], right[order]
+        prediction = predict(model, sample)
+        confidence = prediction.confidence[prediction.judged].cpu()
+        right = prediction.right[prediction.judged].cpu()
+        chosen = torch.randperm(len(confidence), generator=torch.Generator().manual_seed(number))[:pixels]
+        yield sample.names[0], confidence[chosen], right[chosen]
 
 
-def fit(said: Tensor, right: Tensor, knots: int = KNOTS) -> Calibration:
-    """The map for pixels with these confidences [N], of which some are right [N] bool."""
-    if len(said) < 2 or len(said) != len(right):
-        raise InputError(f"a calibration needs pixels, got {len(said)} confidences and {len(right)} answers")
-    values = said.double().numpy()
+def fit(confidence: Tensor, right: Tensor, knots: int = KNOTS) -> Calibration:
+    """The map for pixels with these confidences [N], which are right or not [N] bool."""
+    if len(confidence) < 2 or len(confidence) != len(right):
+        raise InputError(
+            f"a calibration needs pixels, got {len(confidence)} confidences and {len(right)} answers"
+        )
+    values = confidence.double().numpy()
     group = np.rint(values * _STEPS).astype(np.int64)
     count, hits = np.bincount(group), np.bincount(group, right.double().numpy())
     x = np.flatnonzero(count)
-    y = pooled(hits[x] / count[x], count[x].astype(np.float64))
-    # Knots where the pixels are, and as many at even distances: few pixels are doubtful, but these matter.
+    y = isotonic(hits[x] / count[x], count[x].astype(np.float64))
+    # Half of the knots at quantiles, half evenly spaced: doubtful pixels are few, but matter most.
     share = np.linspace(0, 1, knots // 2)
-    at = np.unique(np.rint(np.concatenate([np.quantile(values, share), share]) * _STEPS))
-    return Calibration((at / _STEPS).tolist(), np.interp(at, x, y).tolist())
+    steps = np.unique(np.rint(np.concatenate([np.quantile(values, share), share]) * _STEPS))
+    return Calibration((steps / _STEPS).tolist(), np.interp(steps, x, y).tolist())
 
 
-def pooled(values: Floats, weights: Floats) -> Floats:
-    """Isotonic regression: the sequence that never falls and is nearest to the values [N], weighted."""
+def isotonic(values: Floats, weights: Floats) -> Floats:
+    """Isotonic regression: the non-decreasing sequence closest to the values [N], weighted [N]."""
     blocks: list[tuple[float, float, int]] = []  # mean, weight, length
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         mean, total, length = value, weight, 1
         while blocks and blocks[-1][0] >= mean:
-            before, heavy, long = blocks.pop()
-            mean = (before * heavy + mean * total) / (heavy + total)
-            total, length = total + heavy, length + long
+            previous_mean, previous_weight, previous_length = blocks.pop()
+            mean = (previous_mean * previous_weight + mean * total) / (previous_weight + total)
+            total, length = total + previous_weight, length + previous_length
         blocks.append((mean, total, length))
     return np.repeat([mean for mean, _, _ in blocks], [length for _, _, length in blocks])
 
@@ -111,28 +117,30 @@ def calibrate(
     sizes: Sequence[int] = SIZES,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Calibrated:
-    """Fit the map for a weights file of ours and write it into its header, beside what fusion should ask.
+    """Fit the map for a weights file of ours, and write it and `min_confidence` into its header.
 
     Args:
-        path: The file; a map that it has already is replaced. Its tensors stay bit for bit.
+        path: The file; a map that it has already is replaced. Its tensors stay the same, bit for bit.
         assets: Folder of objects and textures, as in training; None: generated shapes.
-        device: Where to render and to search.
-        scenes: Of each difficulty and size; and five times as many tables of each size.
+        device: For rendering and the network.
+        scenes: Scenes of each difficulty and size; there are five times as many tables of each size.
         sizes: Widths of the images, px.
-        progress: Called with the name of every sample that is done.
+        progress: Called with the name of every finished sample.
     """
     if scenes < 1 or not sizes or min(sizes) < 64:
         raise InputError(f"calibration needs scenes, and images of 64 px or more, got {scenes} and {sizes}")
     if path.suffix != ".safetensors":
         raise InputError(f"{path}: only weights files of gbinet (.safetensors) hold a calibration")
     model = GBiNet.from_pretrained(path).to(device)
-    model.calibration = None  # the new map starts from what the network itself says
-    said, right = [], []
-    for name, confidence, answers in observe(model, held_back(assets, device, scenes, sizes)):
-        said.append(confidence)
-        right.append(answers)
+    model.calibration = None  # the new map is of the network's own confidence
+    confidences, rights = [], []
+    for name, of_sample, right_of_sample in observe(model, held_back(assets, device, scenes, sizes)):
+        confidences.append(of_sample)
+        rights.append(right_of_sample)
         progress(name)
-    before, truth = torch.cat(said), torch.cat(right)
-    calibration = fit(before, truth)
-    weights.restate(path, LIKELY, calibration)
-    return Calibrated(calibration, reliability(before, truth), reliability(calibration(before), truth))
+    confidence, right = torch.cat(confidences), torch.cat(rights)
+    calibration = fit(confidence, right)
+    weights.set_confidence(path, MIN_CONFIDENCE, calibration)
+    return Calibrated(
+        calibration, reliability(confidence, right), reliability(calibration(confidence), right)
+    )

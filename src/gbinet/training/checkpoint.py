@@ -1,7 +1,7 @@
-"""Checkpoints: everything that a run needs to go on as if it had not stopped. No file can execute code.
+"""Checkpoints: everything that a run needs to continue as if it had not stopped. No file can execute code.
 
 A checkpoint is a folder `state-<step>` of safetensors files and one JSON file. It is written under another
-name and renamed when complete; older ones are removed afterwards, so there is always one that is whole.
+name and renamed when complete; older ones are removed afterwards, so there is always a complete one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass
 class TrainProgress:
-    """How far a run is."""
+    """How far a run has got."""
 
     step: int = 0  # batches done
     samples: int = 0  # samples seen, by all processes
-    seconds: float = 0.0  # time trained, over all commands
-    skipped: float = 0.0  # batches without a usable gradient
+    seconds: float = 0.0  # of training, over all commands
+    skipped: float = 0.0  # batches without a finite gradient
     best: float | None = None  # best score on the validation set
-    best_step: int = 0  # when
+    best_step: int = 0  # the step with that score
 
 
 def save(
@@ -51,7 +51,7 @@ def save(
         "progress": asdict(progress),
         "adam_steps": {k: float(s["step"]) for k, s in state.items()},
     }
-    if target.exists():  # a checkpoint of this very step: only what is known about it can have changed
+    if target.exists():  # a checkpoint of this step: only the record can have changed
         with atomic_path(target / "state.json") as temporary:
             temporary.write_text(json.dumps(record, indent=1))
         return target
@@ -60,7 +60,7 @@ def save(
         model.save(temporary / "weights.safetensors")
         if optimiser.averaged is not None:
             optimiser.averaged.save(temporary / "averaged.safetensors")
-        for moment in _MOMENTS:  # one file each: none is larger than the weights
+        for moment in _MOMENTS:  # one file each, of the size of the weights
             _write(temporary / f"{moment}.safetensors", {k: s[moment] for k, s in state.items()})
         _write(temporary / "random.safetensors", _random_states())
         (temporary / "state.json").write_text(json.dumps(record, indent=1))
@@ -79,10 +79,10 @@ def states(out: Path) -> list[Path]:
 
 
 def newest(out: Path) -> Path:
-    found = states(out)
-    if not found:
+    checkpoints = states(out)
+    if not checkpoints:
         raise InputError(f"{out} holds no checkpoint to resume from; omit --resume to start a new run")
-    return found[-1]
+    return checkpoints[-1]
 
 
 def resumed_config(out: Path) -> TrainConfig:
@@ -90,11 +90,11 @@ def resumed_config(out: Path) -> TrainConfig:
     return TrainConfig.from_dict(_record(newest(out))["config"])  # type: ignore[arg-type]
 
 
-def check_same_run(state: Path, given: TrainConfig) -> None:
+def check_same_run(state: Path, config: TrainConfig) -> None:
     """Refuse to resume with options that would make another run than the checkpoint's."""
-    # What was added to options since the run was started has its default there.
+    # Options that were added since the run was started have their defaults in it.
     defaults = _flat(TrainConfig().to_dict())
-    stored, now = defaults | _flat(_record(state)["config"]), _flat(given.to_dict())
+    stored, now = defaults | _flat(_record(state)["config"]), _flat(config.to_dict())
     changed = [
         f"{flag(k)} (was {stored.get(k)}, now {now.get(k)})"
         for k in {**stored, **now}
@@ -108,14 +108,14 @@ def check_same_run(state: Path, given: TrainConfig) -> None:
 
 
 def _flat(options: object) -> dict[str, object]:
-    """The fields of a run and of its network side by side, as the command line has them."""
+    """The fields of a run and of its network in one dictionary, as the command line has them."""
     if not isinstance(options, dict) or not isinstance(options.get("network"), dict):
         raise InputError("the checkpoint's options cannot be read: start a new run with --init")
     return {**options, **options["network"], "network": None}
 
 
 def load(state: Path, model: GBiNet, optimiser: Optimiser) -> TrainProgress:
-    """Put a checkpoint back into the network and the optimiser, in place."""
+    """Restore network and optimiser from a checkpoint, in place."""
     record = _record(state)
     _fill(model, _read(state / "weights.safetensors"), state)
     if optimiser.averaged is not None:
@@ -125,9 +125,9 @@ def load(state: Path, model: GBiNet, optimiser: Optimiser) -> TrainProgress:
     try:
         for name, steps in record["adam_steps"].items():  # type: ignore[attr-defined]
             parameter = parameters[name]
-            fresh = {m: torch.empty_like(parameter).copy_(moments[m][name]) for m in _MOMENTS}
+            restored = {m: torch.empty_like(parameter).copy_(moments[m][name]) for m in _MOMENTS}
             step = torch.tensor(float(steps), dtype=torch.float32, device=parameter.device)
-            optimiser.adam.state[parameter] = {"step": step, **fresh}
+            optimiser.adam.state[parameter] = {"step": step, **restored}
         progress = TrainProgress(**record["progress"])  # type: ignore[arg-type]
     except (KeyError, TypeError, RuntimeError, AttributeError) as error:
         raise FormatError(state, f"the checkpoint does not fit this run: {error}") from error
@@ -137,12 +137,12 @@ def load(state: Path, model: GBiNet, optimiser: Optimiser) -> TrainProgress:
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], state: Path) -> None:
-    """Copy in place: the layout of the weights and the shared memory of the statistics stay as they are."""
-    own = model.state_dict()
-    if set(own) != set(tensors) or any(own[k].shape != tensors[k].shape for k in own):
+    """Copy in place, to keep the layout of the weights and the shared memory of the statistics."""
+    current = model.state_dict()
+    if set(current) != set(tensors) or any(v.shape != tensors[k].shape for k, v in current.items()):
         raise FormatError(state, "the checkpoint is of another network than this run's configuration says")
     with torch.no_grad():
-        for key, value in own.items():
+        for key, value in current.items():
             value.copy_(tensors[key])
 
 
@@ -176,7 +176,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise FormatError(path, f"cannot be read: {error}") from error
 
 
-# Samples are functions of the seed and the step (samples.py): only torch's own generators have to be kept.
+# Samples depend on the seed and the step alone (samples.py): only torch's own generators have to be saved.
 
 
 def _random_states() -> dict[str, Tensor]:

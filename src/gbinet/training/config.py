@@ -1,4 +1,4 @@
-"""What a training run is made of, and the named presets."""
+"""The configuration of a training run, and the named presets."""
 
 from __future__ import annotations
 
@@ -121,9 +121,9 @@ class TrainConfig:
         return replace(self, network=replace(self.network, **changes))
 
     def with_length(self) -> TrainConfig:
-        """The same run; an hour long, if nothing else says how long."""
-        given = self.total_steps or self.total_minutes or self.epochs or self.minutes
-        return self if given else replace(self, total_minutes=HOUR)
+        """The same run, an hour long if no option sets its length."""
+        has_length = self.total_steps or self.total_minutes or self.epochs or self.minutes
+        return self if has_length else replace(self, total_minutes=HOUR)
 
     def stage_weight(self, stage: int) -> float:
         """Weight of the loss of a stage, counted from 1."""
@@ -153,7 +153,7 @@ class TrainConfig:
         return TrainConfig(**plain)  # type: ignore[arg-type]  # values come from JSON
 
 
-# Options that a resumed run may change: they decide how long a command runs and what it writes.
+# Options that may change when a run is resumed: how long a command runs, what it reads from, what it writes.
 FREE_ON_RESUME = (
     "minutes",
     "init",
@@ -197,8 +197,8 @@ def preset(name: str, model: str = "gbinet", **changes: Any) -> TrainConfig:
     """A named preset with some fields changed; `model` names the preset of its network."""
     if name not in PRESETS:
         raise InputError(f"there is no training preset '{name}'; choose one of {', '.join(PRESETS)}")
-    found = PRESETS[name]
+    config = PRESETS[name]
     network = networks.preset(model)
-    if network.readout == GBiNetConfig.readout:  # one that reads out in its own way keeps it
-        network = replace(network, readout=found.network.readout)
-    return replace(found, **{"network": network, **changes})
+    if network.readout == GBiNetConfig.readout:  # a network with a read-out of its own keeps it
+        network = replace(network, readout=config.network.readout)
+    return replace(config, **{"network": network, **changes})

@@ -1,8 +1,8 @@
-"""Several processes as one: the only file that knows ranks.
+"""Training in several processes: the only file that knows ranks.
 
-Every process computes its part of one mean over all pixels (see loss.py), so gradients add up over processes
-and a step is the same as one process with the whole batch would make it. Explicit sums instead of the DDP
-wrapper, because a step has one backward pass per stage.
+Every process computes its part of a mean over all pixels (see loss.py), so gradients are summed over
+processes, and a step is the same as that of one process with the whole batch. Sums are explicit instead of by
+the DDP wrapper, because a step has one backward pass per stage.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """The one that writes files and reports."""
+        """Whether this is the process that writes files and reports."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
@@ -40,13 +40,13 @@ class Processes:
         return total
 
     def any(self, flags: Sequence[bool], device: torch.device) -> list[bool]:
-        """For each flag whether any process says yes: for decisions that all must take together."""
+        """For each flag, whether it is true in any process: for decisions that all must take together."""
         if self.count == 1:
             return list(flags)
         return [n > 0 for n in self.sum(torch.tensor(flags, dtype=torch.float32, device=device)).tolist()]
 
     def from_main(self, value: float, device: torch.device) -> float:
-        """The main process's value, for all: clocks differ."""
+        """The main process's value, in all processes (clocks differ)."""
         if self.count == 1:
             return value
         return float(
@@ -60,7 +60,7 @@ class Processes:
         bucket: list[Tensor] = []
         size = 0
         for parameter in parameters:
-            if parameter.grad is None:  # not reached in this step, in no process: all run the same stages
+            if parameter.grad is None:  # unused in this step, in all processes: they run the same stages
                 continue
             bucket.append(parameter.grad)
             size += parameter.grad.nbytes
@@ -70,8 +70,8 @@ class Processes:
         if bucket:
             _sum_bucket(bucket)
 
-    def same_weights(self, model: nn.Module) -> None:
-        """Start every process from the main one's weights and buffers."""
+    def broadcast_weights(self, model: nn.Module) -> None:
+        """Copy the main process's weights and buffers to all."""
         if self.count == 1:
             return
         for tensor in model.state_dict().values():
@@ -89,7 +89,7 @@ class Processes:
 
 
 def connect() -> tuple[Processes, torch.device]:
-    """Join the processes that torchrun started (or be alone), and the device that is this process's."""
+    """Join the processes that torchrun started, if it did; and the device of this process."""
     cuda = torch.cuda.is_available()
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return Processes(), torch.device("cuda" if cuda else "cpu")
@@ -113,7 +113,7 @@ def _sum_bucket(gradients: list[Tensor]) -> None:
 
 
 class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm whose statistics are those of all processes' samples. torch's own one cannot run on CPUs."""
+    """Batch norm with the statistics of all processes' samples. (torch's own does not run on CPUs.)"""
 
     def _check_input_dim(self, input: Tensor) -> None:
         pass  # 2D and 3D alike
@@ -122,14 +122,14 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training:
             return super().forward(input)
         axes = [0, *range(2, input.dim())]
-        wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
-        count = wide.new_tensor([input.numel() / input.shape[1]])
-        sums = _sum_over_processes(torch.cat([wide.sum(axes), count]))
+        values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        count = values.new_tensor([input.numel() / input.shape[1]])
+        sums = _sum_over_processes(torch.cat([values.sum(axes), count]))
         total = sums[-1]
         mean = sums[:-1] / total  # [C]
         shape = (1, -1) + (1,) * (input.dim() - 2)
-        centred = wide - mean.view(shape)
-        # Squared deviations in a second pass: no cancellation, as in torch's own batch norm.
+        centred = values - mean.view(shape)
+        # Squared deviations in a second pass, to avoid cancellation, as in torch's own batch norm.
         variance = _sum_over_processes(centred.square().sum(axes)) / total
         with torch.no_grad():
             assert self.running_mean is not None and self.running_var is not None

@@ -1,8 +1,9 @@
 """A whole training step as one CUDA graph: the host launches it with one call instead of thousands.
 
-Encoder, all stages forwards and backwards, clipping, guard, Adam and averaged weights are recorded once and
-replayed for every batch of the same shape. Whatever changes from step to step is a tensor: the batch is
-copied into fixed buffers, learning rate and memory of the average are filled in by `Optimiser.schedule`.
+Encoder, all stages forwards and backwards, clipping, the check for NaN, Adam and averaged weights are
+recorded once and replayed for every batch of the same shape. Everything that changes between steps is a
+tensor: the batch is copied into fixed buffers, learning rate and decay of the average are set by
+`Optimiser.schedule`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from gbinet.training.optimise import Optimiser
 from gbinet.training.samples import MAKING_SAMPLES
 from gbinet.training.updates import Step, update
 
-EAGER_STEPS = 2  # of one shape before it is recorded: they compile kernels and make Adam's moments
+EAGER_STEPS = 2  # of one shape before it is recorded: they compile kernels and create Adam's moments
 
 Work = Callable[[], Tensor]
 
 
 def eager_step(model: GBiNet, optimiser: Optimiser, batch: Batch, step: Step) -> Tensor:
-    """One batch, launched piece by piece; its measures [stages, M]."""
+    """One batch without a CUDA graph; its measures [stages, M]."""
     optimiser.begin()
     measures = update(step.config.update, model, batch, step, optimiser.apply)
     optimiser.end()
@@ -34,14 +35,14 @@ def eager_step(model: GBiNet, optimiser: Optimiser, batch: Batch, step: Step) ->
 
 
 def recordable(step: Step, batch: Batch) -> bool:
-    """One process on a GPU with the fast kernels: the plain twins and sums over processes need the host."""
+    """For one process on a GPU with the kernels: plain references and sums over processes need the host."""
     return step.config.cuda_graph and step.processes.count == 1 and ops.recordable(*batch.tensors())
 
 
 def record(work: Work) -> Work:
-    """Record on the GPU what `work` launches; calling the result launches it again."""
+    """Record what `work` launches on the GPU; calling the result launches it again."""
     graph = torch.cuda.CUDAGraph()
-    # Only this thread is watched: others (a data loader that pins memory) may use the GPU meanwhile.
+    # Only for this thread: others (a data loader that pins memory) may use the GPU meanwhile.
     with MAKING_SAMPLES, torch.cuda.graph(graph, capture_error_mode="thread_local"):
         result = work()
 
@@ -53,16 +54,16 @@ def record(work: Work) -> Work:
 
 
 class StepRunner:
-    """Runs training steps: recorded where that is possible, eager elsewhere. The same numbers either way.
+    """Runs training steps: from a CUDA graph where possible, else eagerly. The results are the same.
 
-    One graph is kept: a step of another shape (or with more stages) is run eagerly and, if its shape comes
-    back, recorded in place of the old one. The result of a step is overwritten by the next.
+    One graph is kept: a step of another shape (or with more stages) is run eagerly and, if the shape is
+    repeated, recorded in place of the old one. The result of a step is overwritten by the next.
     """
 
     def __init__(self, model: GBiNet, optimiser: Optimiser, record: Callable[[Work], Work] = record) -> None:
         self.model = model
         self.optimiser = optimiser
-        self.failure = ""  # why recording was given up
+        self.failure = ""  # why recording failed
         self._record = record
         self._shape: tuple[object, ...] = ()
         self._seen = 0  # steps of this shape so far
@@ -83,7 +84,7 @@ class StepRunner:
             self._shape, self._seen = shape, 0
         self._seen += 1
         if self._replay is None and self._seen > EAGER_STEPS:
-            self._make(batch, step)
+            self._record_step(batch, step)
         if self._replay is None:
             return eager_step(self.model, self.optimiser, batch, step)
         assert self._buffers is not None
@@ -91,18 +92,18 @@ class StepRunner:
             buffer.copy_(tensor, non_blocking=True)
         return self._replay()
 
-    def _make(self, batch: Batch, step: Step) -> None:
-        """Record a step. Nothing is computed: weights and statistics stay as they are."""
+    def _record_step(self, batch: Batch, step: Step) -> None:
+        """Record a step without computing it: weights and statistics stay as they are."""
         buffers = copy.deepcopy(batch)
         try:
             self._replay = self._record(lambda: eager_step(self.model, self.optimiser, buffers, step))
             self._buffers = buffers
         except RuntimeError as error:
-            self.optimiser.adam.zero_grad(set_to_none=True)  # of the recording, never computed
+            self.optimiser.adam.zero_grad(set_to_none=True)  # those of the recording were never computed
             self.failure = str(error).splitlines()[0]
 
     def release(self) -> None:
-        """Give the graph's memory back, for work that needs much; the next step records it again."""
+        """Free the graph's memory for other work; the next step records it again."""
         if self._replay is None:
             return
         self._replay = self._buffers = None

@@ -1,4 +1,4 @@
-"""The loss of one stage, and what is measured of it. Always float32, whatever the network runs in."""
+"""Losses of a stage and of the refiner, with measures. In float32, whatever the network runs in."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gbinet.training.distributed import Processes
 
 @dataclass(frozen=True)
 class StageLoss:
-    """Loss of one stage. All tensors stay on the device: reading them would wait for it."""
+    """Loss of one stage. All tensors stay on the device, because reading them would wait for it."""
 
     loss: Tensor  # scalar: this process's part of the mean over all valid pixels of the step
-    valid: Tensor  # [B, h, w] bool: pixels that counted; the mask that the next stage starts from
+    valid: Tensor  # [B, h, w] bool: pixels that counted; the mask of the next stage
     measures: Tensor  # [len(MEASURES)] float32, sums over this process's pixels
 
 
 class LossOfStage(Protocol):
-    """What teaches a stage; `stage_loss` is the one of the binary search."""
+    """The loss of a stage; that of the binary search is `stage_loss`."""
 
     def __call__(
         self,
@@ -40,7 +40,7 @@ class LossOfStage(Protocol):
     ) -> StageLoss: ...
 
 
-# What `measures` holds, each a sum over pixels, so that processes and steps can be added up.
+# Names of the `measures`. Each is a sum over pixels, so that those of processes and steps can be added up.
 MEASURES = ("valid", "known", "cross_entropy", "right", "within_1_bin", "readout", "readout_pixels")
 
 
@@ -54,19 +54,19 @@ def stage_loss(
 ) -> StageLoss:
     """Cross-entropy, mean over valid pixels: true depth known, inside a bin now and at all stages before.
 
-    recover: inside a bin now is enough. Smoothing brings pixels back that a stage had lost.
+    recover: inside a bin now is enough, because smoothing can bring back pixels that a stage has lost.
     """
     known = depth > 0
     index, inside = search.label(stage.state, depth)  # [B, h, w]
     valid = known & inside
     if not recover:
-        valid = valid & carried(mask, depth.shape[-2:])
+        valid = valid & upsampled_mask(mask, depth.shape[-2:])
     logits = stage.logits.float()  # [B, D, h, w]
     entropy = F.cross_entropy(logits, index, reduction="none") * valid  # [B, h, w]
     distance = (logits.detach().argmax(1) - index).abs()
     near = valid & (distance <= 1)
     error = torch.zeros_like(entropy)
-    if readout_weight > 0:  # where, not times: an unknown depth is infinitely far off in inverse depth
+    if readout_weight > 0:  # where, not *: the error of an unknown depth is infinite in inverse depth
         error = torch.where(near, readout_error(stage, depth), 0.0)
     counts = torch.stack([valid.sum(), near.sum()]).float()
     totals = processes.sum(counts).clamp(min=1)  # over all processes: one mean, however the batch is split
@@ -78,16 +78,18 @@ def stage_loss(
     return StageLoss(loss, valid, measures)
 
 
-ANSWERABLE = 2.5  # cells: a parent further away from the truth leads nowhere near it
-GOOD = 1.25  # cells: parents this near the truth are all as good: the bins around them hold it
-MOST_STAKE = 16.0  # cells: a wrong parent further away counts no more than this
+REACHABLE = 2.5  # cells: from a parent further from the truth, later stages cannot reach it
+GOOD = 1.25  # cells: from parents this close to the truth, the next bins contain it
+MOST_WEIGHT = 16.0  # cells: largest weight of a pixel
 
 
 def choice_loss(stage: Stage, depth: Tensor, processes: Processes) -> Tensor:
-    """Of the parents that a stage chose: - log of the probability of the good ones, over the pixels that have
-    a good one and a bad one. A mean, weighted by how far apart these are: on a slanted surface parents differ
-    by a cell or two and little is lost, at a silhouette by a hundred. depth [B, h, w], 0 = unknown. Without a
-    choice: 0."""
+    """Loss of the choice of parents: -log of the probability of the good ones; 0 without a choice.
+
+    The mean over pixels with a good and a bad parent, weighted by the error of the worst in cells: on a
+    slanted surface parents differ by a cell or two, at a silhouette by a hundred. depth [B, h, w], 0 =
+    unknown.
+    """
     if stage.choice is None:
         return depth.new_zeros(())
     state, grid = stage.state, stage.state.grid
@@ -97,12 +99,12 @@ def choice_loss(stage: Stage, depth: Tensor, processes: Processes) -> Tensor:
     error = (stage.choice.cells.float() + 0.5 - position[:, None]).abs()  # [B, PARENTS, h, w]
     least = error.amin(1, keepdim=True)
     good = error <= (least + 0.25).clamp(min=GOOD)
-    counted = inside & (least[:, 0] <= ANSWERABLE) & ~good.all(1)
-    shares = stage.choice.logits.float().log_softmax(1)
-    missed = -torch.where(good, shares, -torch.inf).logsumexp(1)  # [B, h, w]
-    stake = torch.where(counted, (error.amax(1) - least[:, 0]).clamp(max=MOST_STAKE), 0.0)
-    total = processes.sum(stake.sum()[None]).clamp(min=1)[0]
-    return (stake * missed).sum() / total
+    counted = inside & (least[:, 0] <= REACHABLE) & ~good.all(1)
+    log_probabilities = stage.choice.logits.float().log_softmax(1)
+    loss = -torch.where(good, log_probabilities, -torch.inf).logsumexp(1)  # [B, h, w]
+    weight = torch.where(counted, (error.amax(1) - least[:, 0]).clamp(max=MOST_WEIGHT), 0.0)
+    total = processes.sum(weight.sum()[None]).clamp(min=1)[0]
+    return (weight * loss).sum() / total
 
 
 def readout_error(stage: Stage, depth: Tensor) -> Tensor:
@@ -115,9 +117,10 @@ def readout_error(stage: Stage, depth: Tensor) -> Tensor:
 
 
 def refinement_loss(state: SearchState, depth: Tensor, processes: Processes) -> tuple[Tensor, Tensor]:
-    """Of refined places: mean of log(1 + 2 |error|), in cells, over the pixels whose depth [B, h, w] is known
-    and in the range; and its sum and the pixels' number, [2]. The logarithm: a search that went astray cannot
-    be mended here and must not drown the others.
+    """Loss of refined cells: mean of log(1 + 2 |error in cells|) over pixels with a known depth in the range.
+
+    The logarithm keeps pixels whose search failed, which a refiner cannot repair, from dominating the others.
+    depth [B, h, w]. Also returns the sum and the number of pixels, [2].
     """
     error, valid = _error_in_cells(state, depth)
     loss = torch.where(valid, torch.log1p(2 * error), 0.0)
@@ -129,15 +132,18 @@ def refinement_loss(state: SearchState, depth: Tensor, processes: Processes) -> 
 def confidence_loss(
     logit: Tensor,  # [B, 1, h, w] of the refiner's confidence
     state: SearchState,  # refined, at full size
-    depth: Tensor,  # [B, h, w], 0 = unknown, or in complete samples: nothing is there
+    depth: Tensor,  # [B, h, w], 0 = unknown; in complete samples: no surface
     cameras: Camera,  # [B, V]
     processes: Processes,
-    complete: Tensor | None = None,  # [B] bool; None: no sample is
+    complete: Tensor | None = None,  # [B] bool: depth is known wherever there is a surface; None: of none
 ) -> Tensor:
-    """Cross-entropy against what the confidence claims: that the refined depth is right to one pixel of
-    reprojection. Mean over the pixels whose depth is known; where nothing is, whatever is said is wrong."""
+    """Binary cross-entropy with whether the refined depth is right (`is_right`).
+
+    Mean over the pixels that can be judged: the depth is known, or there is no surface and any depth is
+    wrong.
+    """
     known = depth > 0
-    right = known & is_right(search.settled_depth(state).detach(), depth, cameras)
+    right = known & is_right(search.continuous_depth(state).detach(), depth, cameras)
     loss = F.binary_cross_entropy_with_logits(logit[:, 0].float(), right.float(), reduction="none")
     judged = known if complete is None else known | complete[:, None, None]
     total = processes.sum(judged.sum().float()[None]).clamp(min=1)[0]
@@ -145,16 +151,16 @@ def confidence_loss(
 
 
 def _error_in_cells(state: SearchState, depth: Tensor) -> tuple[Tensor, Tensor]:
-    """Error of a state's answers in cells, and where the depth is known and in the range, [B, h, w] each."""
-    assert state.place is not None
+    """Error of a state's fractional cells, and where the depth is known and in the range, [B, h, w] each."""
+    assert state.fractional_cell is not None
     near, far = state.depth_range[:, :, None, None].unbind(1)  # [B, 1, 1] each
     valid = (depth > near) & (depth < far)
     position = state.grid.to_position(depth.clamp(min=near, max=far), state.depth_range)
-    return (state.place - position * state.grid.cells(state.stage)).abs(), valid
+    return (state.fractional_cell - position * state.grid.cells(state.stage)).abs(), valid
 
 
-def carried(mask: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
-    """A mask [B, h, w] at a finer size: nearest up-sampling."""
+def upsampled_mask(mask: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
+    """A mask [B, h, w] at a larger size, by nearest neighbours."""
     if tuple(mask.shape[-2:]) == tuple(size):
         return mask
     return F.interpolate(mask[:, None].float(), size=tuple(size), mode="nearest")[:, 0] > 0.5

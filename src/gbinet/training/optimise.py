@@ -1,7 +1,7 @@
-"""One optimiser step: sum over processes, clip, guard against NaN, Adam, averaged weights.
+"""One optimiser step: sum over processes, clipping, check for NaN, Adam, averaged weights.
 
-Nothing here waits for the GPU except `check`. What `begin`, `apply` and `end` do can be recorded in a CUDA
-graph: they read and write tensors that stay where they are; numbers of the host come through `schedule`.
+Nothing here waits for the GPU except `check`. `begin`, `apply` and `end` can be recorded in a CUDA graph:
+they read and write tensors that stay in place, and numbers of the host are passed by `schedule`.
 """
 
 from __future__ import annotations
@@ -14,31 +14,32 @@ from torch import Tensor, nn
 
 from gbinet.errors import GBiNetError
 from gbinet.model.gbinet import GBiNet
+from gbinet.ops.layout import CHANNELS_LAST
 from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 
 MILESTONES = (10 / 16, 12 / 16, 14 / 16)  # the paper's: shares of the run after which the rate halves
 FINAL_RATE = 0.01  # at the end of the cosine, as a share of the highest
-BAD_IN_A_ROW = 3  # so many batches in a row without a usable gradient stop the run
+BAD_IN_A_ROW = 3  # batches in a row without a finite gradient that stop the run
 
 
 def learning_rate(config: TrainConfig, step: int, fraction: float) -> float:
-    """The schedule: `fraction` of the whole run is done, `step` steps since its start."""
-    warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    """The learning rate after `step` steps, when `fraction` of the whole run is done."""
+    warmup = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
     if config.schedule == "steps":
-        fall = 0.5 ** sum(fraction >= m - 1e-9 for m in MILESTONES)
+        decay = 0.5 ** sum(fraction >= m - 1e-9 for m in MILESTONES)
     else:
-        wave = 0.5 * (1 + math.cos(math.pi * min(max(fraction, 0.0), 1.0)))
-        fall = FINAL_RATE + (1 - FINAL_RATE) * wave
-    return config.learning_rate * warm * fall
+        cosine = 0.5 * (1 + math.cos(math.pi * min(max(fraction, 0.0), 1.0)))
+        decay = FINAL_RATE + (1 - FINAL_RATE) * cosine
+    return config.learning_rate * warmup * decay
 
 
 class Optimiser:
-    """Adam with everything around it.
+    """Adam with clipping, averaged weights, and a check for gradients that are not finite.
 
-    A batch whose gradient is not finite changes nothing: Adam skips it on the device (as it does under a
-    gradient scaler), and the statistics of batch norm go back to what they were. `check` reports it later,
-    when the log reads numbers anyway.
+    A batch whose gradient is not finite changes nothing: Adam skips it on the device (as with a gradient
+    scaler), and the statistics of batch norm are restored. `check` reports it later, when the log waits for
+    the device anyway.
     """
 
     def __init__(self, model: GBiNet, config: TrainConfig, processes: Processes) -> None:
@@ -69,9 +70,9 @@ class Optimiser:
         self.applied = torch.zeros((), device=device)  # optimiser steps
 
     def schedule(self, rate: float, step: int) -> None:
-        """Before a batch: its learning rate; `step` batches were done before it."""
+        """Before a batch: set its learning rate; `step` batches were done before it."""
         self.rate.fill_(rate)
-        decay = min(self.config.ema, (1 + step) / (10 + step))  # young averages forget faster
+        decay = min(self.config.ema, (1 + step) / (10 + step))  # an average of few steps changes faster
         self._renewal.fill_(1 - decay)
 
     def begin(self) -> None:
@@ -111,7 +112,7 @@ class Optimiser:
             torch._foreach_add_(averages, gaps)
 
     def check(self) -> dict[str, float]:
-        """Read the counters (waits for the GPU); raises if the run is past help."""
+        """Read the counters, which waits for the GPU. An error if too many batches in a row were bad."""
         recent = [self.sum_of_norms, self.largest_norm, self.clipped, self.applied]
         skipped, worst, *values = torch.stack([self.skipped, self._worst_run, *recent]).tolist()
         norms, largest, clipped, steps = *values[:3], max(values[3], 1)
@@ -133,7 +134,7 @@ class Optimiser:
 
 
 def flatten_statistics(model: nn.Module) -> Tensor:
-    """Make all running means and variances of a network views of one tensor, and return it."""
+    """Turn all running means and variances of a network into views of one tensor [N], and return it."""
     buffers = [
         (module, name)
         for module in model.modules()
@@ -149,12 +150,11 @@ def flatten_statistics(model: nn.Module) -> Tensor:
 
 
 def to_channels_last(model: nn.Module) -> None:
-    """Lay out convolution weights so that 2D and 3D convolutions and batch norms run channels-last.
+    """Store convolution weights channels last, so that convolutions and batch norms run in that layout.
 
     On small-channel 3D volumes torch's batch norm is several times slower in the default layout.
     """
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     for parameter in model.parameters():
-        if parameter.dim() in formats:
-            target = torch.empty_like(parameter, memory_format=formats[parameter.dim()])
+        if parameter.dim() in CHANNELS_LAST:
+            target = torch.empty_like(parameter, memory_format=CHANNELS_LAST[parameter.dim()])
             parameter.data = target.copy_(parameter.data)

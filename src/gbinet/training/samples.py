@@ -16,10 +16,10 @@ from threading import Lock
 from typing import Protocol
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from gbinet.cores import usable_cores
-from gbinet.errors import InputError
+from gbinet.errors import GBiNetError, InputError
 from gbinet.scene import Scene
 from gbinet.scenes.batch import Batch, collate
 from gbinet.scenes.dataset import MVSDataset, SampleConfig
@@ -28,8 +28,7 @@ from gbinet.training.config import TrainConfig
 from gbinet.training.distributed import Processes
 
 FULL_SIZE = (1600, 1152)  # width and height of the rendered scenes that weights are chosen by
-AHEAD = 3  # batches made before they are needed: new scenes take longer than new views of old ones
-
+AHEAD = 3  # batches made in advance: new scenes take longer than new views of old ones
 
 MAKING_SAMPLES = Lock()  # held while a batch is made on a GPU; who takes it has the GPU's memory to itself
 
@@ -51,8 +50,8 @@ class Stream(Protocol):
 class SourceStream:
     """Batches of a source that makes them by number, such as the renderer.
 
-    On a GPU a thread makes them ahead, on a CUDA stream of its own: while one batch is trained on, the host's
-    part of making the next ones goes on beside it (launching a recorded step only waits, outside Python).
+    On a GPU a thread makes them in advance, on a CUDA stream of its own. The host works on the next batches
+    during a training step, because launching a recorded step waits without holding Python's lock.
     """
 
     steps_per_epoch = 0
@@ -74,19 +73,19 @@ class SourceStream:
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         numbers = (step * self.processes.count + self.processes.rank for step in count(first_step))
-        if self.side is not None:  # textures of the source may still be in the making on the usual stream
+        if self.side is not None:  # the source's textures may still be computed on the current stream
             self.side.wait_stream(torch.cuda.current_stream(self.side.device))
-        yield self._receive(*self._make(next(numbers)))  # here, so that kernels are compiled by one thread
+        yield self._receive(*self._make(next(numbers)))  # in this thread: only one thread compiles kernels
         if not self.ahead:
             yield from (self._receive(*self._make(number)) for number in numbers)
         with ThreadPoolExecutor(1) as maker:
-            made = deque(maker.submit(self._make, next(numbers)) for _ in range(self.ahead))
+            pending = deque(maker.submit(self._make, next(numbers)) for _ in range(self.ahead))
             while True:
-                made.append(maker.submit(self._make, next(numbers)))
-                yield self._receive(*made.popleft().result())
+                pending.append(maker.submit(self._make, next(numbers)))
+                yield self._receive(*pending.popleft().result())
 
     def _make(self, index: int) -> tuple[Batch, torch.cuda.Event | None]:
-        """A batch, and what a stream has to wait for before it reads it."""
+        """A batch, and the event that a stream has to wait for before it reads the batch."""
         if self.side is None:
             return self.source.batch(index, self.batch_size), None
         with MAKING_SAMPLES, torch.cuda.stream(self.side):
@@ -97,7 +96,7 @@ class SourceStream:
         if self.side is not None and ready is not None:
             training = torch.cuda.current_stream(self.side.device)
             training.wait_event(ready)
-            for tensor in batch.tensors():  # their memory must outlive the training step that reads them
+            for tensor in batch.tensors():  # not to be reused before the training step has read them
                 tensor.record_stream(training)
         return batch
 
@@ -113,11 +112,12 @@ class DatasetStream:
         self.processes = processes
         self.seed = seed
         self.workers = workers
-        together = batch_size * processes.count
-        self.steps_per_epoch = len(dataset) // together
+        samples_per_step = batch_size * processes.count
+        self.steps_per_epoch = len(dataset) // samples_per_step
         if not self.steps_per_epoch:
             raise InputError(
-                f"the data set has {len(dataset)} samples, a step takes {together}: use a smaller batch size"
+                f"the data set has {len(dataset)} samples, a step takes {samples_per_step}: use a smaller "
+                "batch size"
             )
 
     def batches(self, first_step: int) -> Iterator[Batch]:
@@ -126,21 +126,44 @@ class DatasetStream:
             self.dataset.set_epoch(number)
             order = self.order(number)[skip:]
             skip = 0
-            yield from DataLoader(
-                self.dataset,
+            loader = DataLoader(
+                _ErrorsAsSamples(self.dataset),
                 batch_sampler=order,
                 num_workers=self.workers,
-                collate_fn=collate,
+                collate_fn=_batch_or_error,
                 pin_memory=torch.cuda.is_available(),
             )
+            for found in loader:
+                if isinstance(found, GBiNetError):
+                    raise found
+                yield found
 
     def order(self, epoch: int) -> list[list[int]]:
         """This process's samples of every step of an epoch."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         shuffled = torch.randperm(len(self.dataset), generator=generator).tolist()
-        size, together = self.batch_size, self.batch_size * self.processes.count
-        firsts = [s * together + self.processes.rank * size for s in range(self.steps_per_epoch)]
+        size, rank = self.batch_size, self.processes.rank
+        samples_per_step = size * self.processes.count
+        firsts = [s * samples_per_step + rank * size for s in range(self.steps_per_epoch)]
         return [shuffled[first : first + size] for first in firsts]
+
+
+class _ErrorsAsSamples(Dataset[Batch | GBiNetError]):
+    """Errors travel as samples: DataLoader would raise them with a worker's traceback as their message."""
+
+    def __init__(self, dataset: MVSDataset) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, index: int) -> Batch | GBiNetError:
+        try:
+            return self.dataset[index]
+        except GBiNetError as error:
+            return error
+
+
+def _batch_or_error(samples: Sequence[Batch | GBiNetError]) -> Batch | GBiNetError:
+    errors = [sample for sample in samples if isinstance(sample, GBiNetError)]
+    return errors[0] if errors else collate([s for s in samples if isinstance(s, Batch)])
 
 
 # ---- the samples that a configuration names ----------------------------------------------------------------
@@ -183,11 +206,11 @@ def validation_batches(
         return _rendered_validation(config, device, rendered_size)
     dataset = MVSDataset(_scenes(config, "val"), _sample_config(config, training=False))
     chosen = [i * len(dataset) // count for i in range(min(count, len(dataset)))]
-    return [_in_units_like_dtu(dataset[i]) for i in chosen]
+    return [_rescaled_like_dtu(dataset[i]) for i in chosen]
 
 
 def _rendered_validation(config: TrainConfig, device: torch.device, size: tuple[int, int]) -> Sequence[Batch]:
-    """The fixed validation set: objects that are never trained on where there are assets, else our shapes."""
+    """The fixed validation set: with assets, of objects that are never trained on; else generated shapes."""
     from gbinet.render.validation import validation_samples
 
     part = "free" if config.assets is None else "assets"
@@ -201,7 +224,7 @@ def _scenes(config: TrainConfig, split: str) -> Sequence[Scene]:
     if config.data is None:
         raise InputError(f"the data set {config.source} must be on disk: give its folder with --data")
     if config.source == "dtu":
-        # Validation looks at one lighting: the others show the same depths.
+        # One lighting for validation: the others have the same depths.
         return dtu.load_set(config.data, split) if split == "train" else dtu.load_set(config.data, split, [3])
     if config.source == "blendedmvs":
         return blendedmvs.load_set(config.data, split)
@@ -222,20 +245,20 @@ def own_folders(folder: Path, hold_back: bool) -> OwnFolders:
     from gbinet.scenes.kinds import recognise
 
     folders = sorted(path for path in folder.iterdir() if path.is_dir())
-    found = [path for path in folders if (kind := recognise(path)) is not None and kind.posed]
-    if not found:
+    scenes = [path for path in folders if (kind := recognise(path)) is not None and kind.posed]
+    if not scenes:
         raise InputError(
             f"--data {folder} contains no scene with cameras and true depth; `gbinet info FOLDER` says what "
             "a folder is read as"
         )
     if not hold_back:
-        return OwnFolders(found, [])
-    if len(found) == 1:
+        return OwnFolders(scenes, [])
+    if len(scenes) == 1:
         raise InputError(
             f"--data {folder} holds one scene, and the first of every eight is held back for validation: "
             "add a scene, or give --validation-scenes 0"
         )
-    return OwnFolders([path for i, path in enumerate(found) if i % 8], found[::8])
+    return OwnFolders([path for i, path in enumerate(scenes) if i % 8], scenes[::8])
 
 
 def _own_scenes(folders: list[Path]) -> Sequence[Scene]:
@@ -260,8 +283,8 @@ def _sample_config(config: TrainConfig, training: bool) -> SampleConfig:
     return replace(sample, centre_crop=size)
 
 
-def _in_units_like_dtu(batch: Batch) -> Batch:
-    """In a unit in which the range is 510 wide, as DTU's is: thresholds then mean the same everywhere."""
+def _rescaled_like_dtu(batch: Batch) -> Batch:
+    """In a unit in which the range is 510 wide, as that of DTU: thresholds then mean the same everywhere."""
     factor = 510 / (batch.depth_range[:, 1] - batch.depth_range[:, 0])  # [B]
     pose = batch.cameras.cam_from_world.clone()
     pose[..., :3, 3] *= factor[:, None, None]

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from gbinet.errors import GBiNetError
-from gbinet.formats.atomic import write_error
+from gbinet.formats.atomic import explain_write_error
 from gbinet.training.loss import MEASURES
 from gbinet.training.validate import Prediction, Validation
 
 
 def stage_measures(sums: Tensor) -> list[dict[str, float]]:
-    """Sums over pixels [stages, len(MEASURES)] -> readable numbers per stage."""
+    """Sums over pixels [stages, len(MEASURES)] -> means and shares, a dictionary per stage."""
     rows = []
     for values in sums.tolist():
         total = dict(zip(MEASURES, values, strict=True))
@@ -41,7 +41,7 @@ class Tracker:
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise write_error(out, error) or error from error
+            raise explain_write_error(out, error) or error from error
         self.path = out / "log.jsonl"
         self._writer: Any = _writer(out / "tensorboard") if tensorboard else None
 

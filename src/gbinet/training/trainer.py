@@ -29,13 +29,13 @@ from gbinet.training.tracking import Tracker, stage_measures
 from gbinet.training.updates import Step
 from gbinet.training.validate import Validation, measure, predict
 
-EPOCHS = 16  # the paper's number: so many equal parts has a run on samples that know no epochs
-MARGIN_SECONDS = 3.0  # kept free at the end of a command for the checkpoint
+EPOCHS = 16  # the paper's number: equal parts of a run whose samples have no epochs
+MARGIN_SECONDS = 3.0  # reserved at the end of a command for the checkpoint
 
 
 @dataclass(frozen=True)
 class TrainStatus:
-    """What a progress line shows."""
+    """The contents of a progress line."""
 
     step: int
     fraction: float  # of the whole run
@@ -43,12 +43,12 @@ class TrainStatus:
     seconds_left: float  # of this command
     loss: float  # mean over stages of the cross-entropy
     valid_share: float  # of the last stage
-    text: str = ""  # something that happened
+    text: str = ""  # a message
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Where a run stands after a command."""
+    """The state of a run after a command."""
 
     out: Path
     progress: TrainProgress
@@ -69,9 +69,11 @@ def train(
 ) -> TrainResult:
     """Train as configured and write weights, checkpoints and the log into `out`.
 
-    `stream` and `validation` replace the samples that the configuration names. Started by torchrun, all
-    processes call this. Ctrl-C (or the end of a job) finishes the step and writes a checkpoint first. A
-    network that searches in another way brings its own class and loss.
+    Under torchrun, all processes call this. Ctrl-C or SIGTERM finishes the step and writes a checkpoint
+    first.
+
+    `stream` and `validation` replace the samples that the configuration names. A network that searches in
+    another way has another class (`network`) and loss of a stage (`loss`).
     """
     if not resume and checkpoint.states(out):
         raise InputError(f"{out} already holds a run: continue it with --resume, or choose another folder")
@@ -88,20 +90,20 @@ def train(
 
 
 def initial_weights(config: TrainConfig, resumed: bool = False, network: type[GBiNet] = GBiNet) -> GBiNet:
-    """The network before the first step: new, or with weights of a file whose tensors fit.
+    """The network before the first step: random weights, or those of the file `init`.
 
-    resumed: a checkpoint brings the weights, and the file may be gone.
+    resumed: weights will be loaded from a checkpoint, and the file may not exist any more.
     """
     torch.manual_seed(config.seed)
     model = network(config.network)
     if config.init is not None and not resumed:
         loaded = network.from_pretrained(config.init).state_dict()
-        own = model.state_dict()
-        if config.network.refiner:  # weights that have none get a new one
-            loaded = {k: v for k, v in own.items() if k.startswith("refiner.")} | loaded
-        else:  # it belongs to the weights as they were, and is trained again after them
+        random = model.state_dict()
+        if config.network.refiner:  # a new one if the file has none
+            loaded = {k: v for k, v in random.items() if k.startswith("refiner.")} | loaded
+        else:  # that of the file fits its weights only, and has to be trained again after them
             loaded = {k: v for k, v in loaded.items() if not k.startswith("refiner.")}
-        if any(own[k].shape != v.shape for k, v in loaded.items() if k in own) or set(own) != set(loaded):
+        if set(random) != set(loaded) or any(random[k].shape != v.shape for k, v in loaded.items()):
             raise WeightsError(
                 f"{config.init} has other tensors than the configured network; for the bundled weights give "
                 "--model bundled, for others the options of their network"
@@ -116,7 +118,7 @@ def initial_weights(config: TrainConfig, resumed: bool = False, network: type[GB
 
 
 class Trainer:
-    """One command's part of a run."""
+    """The part of a run that one command does."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class Trainer:
         self.report = report
         self.stop_requested = False
         self.model = initial_weights(config, resume, network).to(device).train()
-        processes.same_weights(self.model)
+        processes.broadcast_weights(self.model)
         if processes.count > 1:
             synchronise_batch_norm(self.model)
         to_channels_last(self.model)
@@ -154,8 +156,7 @@ class Trainer:
             self.progress = checkpoint.load(state, self.model, self.optimiser)
         self.seconds_before = self.progress.seconds
         self.stream = stream or open_stream(config, processes, device)
-        self._given_validation = validation
-        self._samples: Sequence[Batch] | None = None
+        self._samples = validation
         self.tracker = Tracker(out, config.tensorboard) if processes.is_main else _SilentTracker()
         self.validation: Validation | None = None
         self.validation_seconds = 0.0
@@ -183,7 +184,7 @@ class Trainer:
 
     @property
     def limit(self) -> float:
-        """Seconds after which this command stops training, so that validation and checkpoint end in time."""
+        """Seconds after which this command stops training, to leave time for validation and checkpoint."""
         whole = 60 * self.config.minutes
         return whole - min(self.validation_seconds + MARGIN_SECONDS, 0.2 * whole)
 
@@ -204,7 +205,9 @@ class Trainer:
     def run(self) -> TrainResult:
         config, progress = self.config, self.progress
         self.tracker.event("start", progress.step, {"config": config.to_dict(), "device": str(self.device)})
-        if self.device.type == "cuda" or not (config.minutes or config.total_minutes):  # else: no time for it
+        if self.device.type == "cuda" or not (
+            config.minutes or config.total_minutes
+        ):  # a short run on a CPU has no time
             self.validate()
         last_checkpoint = last_validation = self.elapsed
         batches = self.stream.batches(progress.step)
@@ -221,7 +224,7 @@ class Trainer:
             if save_now:
                 self.save()
                 last_checkpoint = self.elapsed
-            window.started += self.elapsed - began  # the rate is that of training
+            window.started += self.elapsed - began  # the rate is of training only
             batch = next(batches).to(self.device, non_blocking=True)
             window.add(self.train_step(batch, fraction), len(batch.images) * self.processes.count)
             fraction = self.fraction()
@@ -230,7 +233,7 @@ class Trainer:
                 window = _Window(config.network.stages, self.device)
         if window.steps:
             self.log(window, fraction)
-        if progress.step:  # without a step there is nothing to resume: the same command may start anew
+        if progress.step:  # without a step, there is nothing to resume
             self.save()
             if not self.stop_requested:
                 self.validate()
@@ -251,7 +254,7 @@ class Trainer:
         return measures
 
     def log(self, window: _Window, fraction: float) -> None:
-        """Read what the GPU has measured since the last time, write it down and tell."""
+        """Write the measures since the last time to the log, and report progress. Waits for the GPU."""
         rows = stage_measures(self.processes.sum(window.measures)[: window.stages])
         health = self.optimiser.check()
         progress = self.progress
@@ -259,7 +262,7 @@ class Trainer:
         progress.skipped = health["skipped"]
         progress.seconds = self.seconds_before + self.elapsed
         loss = sum(r["loss"] for r in rows) / max(len(rows), 1)
-        if self.config.update == "refiner":  # the stages do not learn
+        if self.config.update == "refiner":  # the stages are not trained
             loss = rows[-1]["readout"]
         values = {
             "loss": loss,
@@ -277,28 +280,28 @@ class Trainer:
             note = f"{int(health['skipped'])} bad batches skipped so far" if health["skipped"] else ""
             if self.runner.failure and not note:
                 note = f"steps run without a CUDA graph: {self.runner.failure}"
-            self.report(TrainStatus(progress.step, fraction, rate, self._left(fraction), loss, valid, note))
+            left = self._seconds_left(fraction)
+            self.report(TrainStatus(progress.step, fraction, rate, left, loss, valid, note))
 
-    def _left(self, fraction: float) -> float:
-        """Seconds that this command will still run, as far as it can be told."""
+    def _seconds_left(self, fraction: float) -> float:
+        """Seconds that this command will still run, estimated."""
         done = self.seconds_before + self.elapsed
-        rest = done * (1 - fraction) / fraction if fraction > 0 else math.inf
-        return max(
-            0.0, min(rest, 60 * self.config.minutes - self.elapsed if self.config.minutes else math.inf)
-        )
+        of_run = done * (1 - fraction) / fraction if fraction > 0 else math.inf
+        of_command = 60 * self.config.minutes - self.elapsed if self.config.minutes else math.inf
+        return max(0.0, min(of_run, of_command))
 
     # ---- results -------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Measure the weights that would ship (the averaged ones); keep them if they are the best so far."""
+        """Measure the averaged weights, and save them if they are the best so far."""
         if not self.processes.is_main:
             self.processes.wait()
             return
         samples = self.validation_samples()
         if samples:
             started = time.monotonic()
-            self.runner.release()  # validation images are larger: leave them the memory
-            model = self.shipped()
+            self.runner.release()  # validation images are larger and need the memory
+            model = self.best_weights()
             predictions = [predict(model, s, self.config.network.stages) for s in samples]
             result = measure(predictions)
             self.validation = result
@@ -309,19 +312,18 @@ class Trainer:
                 self.progress.best, self.progress.best_step = result.score, self.progress.step
                 model.save(self.out / "best.safetensors")
             self.validation_seconds = time.monotonic() - started
-            self._tell(f"validation {_line(result)}{' (best so far)' if better else ''}")
+            self._report_message(f"validation {result.summary()}{' (best so far)' if better else ''}")
         self.processes.wait()
 
     def validation_samples(self) -> Sequence[Batch]:
         if self._samples is None:
-            given = self._given_validation
-            # On a CPU a rendered scene of the usual size takes minutes: there it is as large as samples are.
+            # On a CPU a rendered scene of full size takes minutes: there it has the size of training samples.
             size = FULL_SIZE if self.device.type == "cuda" else (self.config.width, self.config.height)
-            self._samples = validation_batches(self.config, self.device, size) if given is None else given
+            self._samples = validation_batches(self.config, self.device, size)
         return self._samples
 
-    def shipped(self) -> GBiNet:
-        """The weights that are worth most: the averaged ones where there are any."""
+    def best_weights(self) -> GBiNet:
+        """The averaged weights, if there are any; else those that are trained."""
         return self.optimiser.averaged or self.model
 
     def save(self) -> None:
@@ -330,21 +332,22 @@ class Trainer:
         self.progress.skipped = float(self.optimiser.skipped)
         if self.processes.is_main:
             checkpoint.save(self.out, self.model, self.optimiser, self.config, self.progress)
-            self.shipped().save(self.out / "last.safetensors")
+            self.best_weights().save(self.out / "last.safetensors")
         self.processes.wait()
 
-    def _tell(self, text: str) -> None:
+    def _report_message(self, text: str) -> None:
         if self.report is not None:
             fraction = self.fraction() if self.processes.count == 1 else 0.0
-            self.report(TrainStatus(self.progress.step, fraction, 0.0, self._left(fraction), 0.0, 0.0, text))
+            left = self._seconds_left(fraction)
+            self.report(TrainStatus(self.progress.step, fraction, 0.0, left, 0.0, 0.0, text))
 
 
 class _Window:
-    """What is measured between two lines of the log; stays on the device."""
+    """Sums of measures between two lines of the log, on the device."""
 
     def __init__(self, stages: int, device: torch.device) -> None:
         self.measures = torch.zeros(stages, len(MEASURES), device=device)
-        self.stages = 0  # most stages that a step of this window had
+        self.stages = 0  # largest number of stages of a step
         self.steps = 0
         self.samples = 0
         self.started = time.monotonic()
@@ -372,29 +375,24 @@ def _check_size(batch: Batch) -> None:
         raise InputError(f"training images must have sides that are multiples of 8, got {width}x{height}")
 
 
-def _line(result: Validation) -> str:
-    within = " / ".join(f"{100 * share:.1f}" for share in result.final.within.values())
-    return f"score {result.score:.4f}, within {within} %, median {result.final.median:.3f}"
-
-
 @contextmanager
 def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks for a clean stop; the second acts as usual."""
+    """The first Ctrl-C or SIGTERM requests a clean stop; the second acts as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    wanted = (signal.SIGINT, signal.SIGTERM)
-    old = {s: signal.getsignal(s) for s in wanted}
+    signals = (signal.SIGINT, signal.SIGTERM)
+    old = {s: signal.getsignal(s) for s in signals}
 
-    def ask(number: int, frame: object) -> None:
+    def request_stop(number: int, frame: object) -> None:
         trainer.stop_requested = True
-        for s in wanted:
+        for s in signals:
             signal.signal(s, old[s])
 
-    for s in wanted:
-        signal.signal(s, ask)
+    for s in signals:
+        signal.signal(s, request_stop)
     try:
         yield
     finally:
-        for s in wanted:
+        for s in signals:
             signal.signal(s, old[s])

@@ -1,11 +1,11 @@
-"""Four ways to turn a batch into updates of the weights. All walk the same stages.
+"""Four ways to update the weights with a batch. All run the same stages.
 
 per-stage       the paper's: encoder, backward pass and optimiser step for every stage by itself
-accumulate      the losses of all stages together, one backward pass: all stages' graphs are held at once
-shared-encoder  one encoder pass; every stage's loss goes back into the feature maps and its graph is freed at
-                once, then one backward pass through the encoder. Accumulate's gradient, one stage's memory.
-refiner         the network stays as it is, and only its refiner learns, from what the last stage says; in the
-                other modes a refiner learns with the network
+accumulate      the sum of all stages' losses, one backward pass: all stages' graphs are held at once
+shared-encoder  one encoder pass; each stage's loss is propagated to the feature maps and its graph is freed,
+                then one backward pass through the encoder. Accumulate's gradient, one stage's memory.
+refiner         the network is frozen except for its refiner, which learns from the last stage; in the other
+                modes a refiner is trained with the network
 
 To save memory, per-stage and shared-encoder may run the encoder twice where this says once: see encoding.py.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gbinet.model.checks import evaluating
 from gbinet.model.gbinet import Features, GBiNet, Stage
-from gbinet.model.result import joined
+from gbinet.model.result import combined
 from gbinet.model.search import SearchState
 from gbinet.scenes.batch import Batch
 from gbinet.scenes.transforms import depth_pyramid
@@ -39,7 +39,7 @@ from gbinet.training.loss import (
 
 @dataclass(frozen=True)
 class Step:
-    """What the updates need to know about one step."""
+    """What an update needs besides network and batch."""
 
     config: TrainConfig
     stages: int  # to train in this step
@@ -51,7 +51,7 @@ Update = Callable[[GBiNet, Batch, Step, Callable[[], None]], Tensor]
 
 
 def update(mode: UpdateMode, model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
-    """One batch: gradients into the weights, `optimise` when they are complete.
+    """Compute the gradients of a batch, and call `optimise` when they are complete.
 
     Returns the measures of every stage, [stages, len(MEASURES)], on the device.
     """
@@ -60,12 +60,12 @@ def update(mode: UpdateMode, model: GBiNet, batch: Batch, step: Step, optimise: 
 
 def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    walk = _Walk(_all_pixels(batch))
+    carry = _Carry(_all_pixels(batch))
     for _ in range(step.stages):
         encoding = Encoding(model, batch, step.config)
-        loss, walk, of_stage = _stage(model, batch, step, encoding.features, walk)
+        loss, carry, stage_measures = _stage(model, batch, step, encoding.features, carry)
         loss.backward()  # type: ignore[no-untyped-call]
-        measures.append(of_stage)
+        measures.append(stage_measures)
         del loss
         encoding.backward()
         del encoding  # free it before the next encoder pass
@@ -75,14 +75,14 @@ def per_stage(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], No
 
 def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    walk = _Walk(_all_pixels(batch))
+    carry = _Carry(_all_pixels(batch))
     with precision(step.config, batch):
         features = model.encode(batch.images)
     total = torch.zeros((), device=batch.images.device)
     for _ in range(step.stages):
-        loss, walk, of_stage = _stage(model, batch, step, features, walk)
+        loss, carry, stage_measures = _stage(model, batch, step, features, carry)
         total = total + loss
-        measures.append(of_stage)
+        measures.append(stage_measures)
     total.backward()  # type: ignore[no-untyped-call]
     optimise()
     return torch.stack(measures)
@@ -90,22 +90,22 @@ def accumulate(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], N
 
 def shared_encoder(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
     measures = []
-    walk = _Walk(_all_pixels(batch))
+    carry = _Carry(_all_pixels(batch))
     encoding = Encoding(model, batch, step.config)
     for _ in range(step.stages):
-        loss, walk, of_stage = _stage(model, batch, step, encoding.features, walk)
+        loss, carry, stage_measures = _stage(model, batch, step, encoding.features, carry)
         loss.backward()  # type: ignore[no-untyped-call]
-        measures.append(of_stage)
-        del loss  # the graph of this stage is not needed any more: free it before the next one
+        measures.append(stage_measures)
+        del loss  # frees the graph of this stage before the next one
     encoding.backward()
     optimise()
     return torch.stack(measures)
 
 
 def refiner(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None]) -> Tensor:
-    with evaluating(model), torch.no_grad(), precision(step.config, batch):  # it answers as it will in use
+    with evaluating(model), torch.no_grad(), precision(step.config, batch):  # as in inference
         features = model.encode(batch.images)
-        # As configured, whatever the cameras are: looking at them would wait for the device.
+        # The configured number, because computing it from the cameras would wait for the device.
         bins = model.config.grid.first_bins
         result = model.search(
             features, batch.cameras, batch.depth_range,
@@ -113,19 +113,16 @@ def refiner(model: GBiNet, batch: Batch, step: Step, optimise: Callable[[], None
         )  # fmt: skip
     with precision(step.config, batch):
         refined, logit = model.refined(result.stages[-1], features[-1][:, 0], result.confidence[:, None])
-    truth = _true_depth(model, batch, step.stages)
-    loss, error = refinement_loss(refined, truth, step.processes)
-    if logit is not None:
-        loss = loss + confidence_loss(logit, refined, truth, batch.cameras, step.processes, batch.complete)
+    loss, readout = _refiner_loss(refined, logit, _true_depth(model, batch, step.stages), batch, step)
     loss.backward()  # type: ignore[no-untyped-call]
     measures = []
     mask = _all_pixels(batch)
     with torch.no_grad():
         for stage in result.stages:
-            of_stage = _loss(model, batch, step, stage, mask)
-            mask = of_stage.valid
-            measures.append(of_stage.measures)
-    measures[-1] = torch.cat([measures[-1][:-2], error])  # its read-out is the refiner's
+            bins_loss = _bins_loss(model, batch, step, stage, mask)
+            mask = bins_loss.valid
+            measures.append(bins_loss.measures)
+    measures[-1] = torch.cat([measures[-1][:-2], readout])  # of the last stage, the refiner's read-out
     optimise()
     return torch.stack(measures)
 
@@ -139,45 +136,52 @@ MODES: dict[UpdateMode, Update] = {
 
 
 @dataclass(frozen=True)
-class _Walk:
-    """What a stage hands to the next one. Nothing in it has a gradient."""
+class _Carry:
+    """What the next stage needs from the stages so far. Nothing in it has a gradient."""
 
     mask: Tensor  # [B, h, w] bool: pixels that counted so far
     state: SearchState | None = None
-    confidence: Tensor | None = None  # [B, 1, h, w] of the stages so far, where a refiner will read it
+    confidence: Tensor | None = None  # [B, 1, h, w] of the stages so far, for a refiner
 
 
 def _stage(
-    model: GBiNet, batch: Batch, step: Step, features: Features, walk: _Walk
-) -> tuple[Tensor, _Walk, Tensor]:
-    """The next stage: its loss, what follows, its measures [M]."""
+    model: GBiNet, batch: Batch, step: Step, features: Features, carry: _Carry
+) -> tuple[Tensor, _Carry, Tensor]:
+    """The next stage: its weighted loss, what the stage after it needs, its measures [M]."""
     with precision(step.config, batch):
-        state = walk.state or model.start(features, batch.depth_range)
+        state = carry.state or model.start(features, batch.depth_range)
         stage = model.step(features, batch.cameras, state)
-    own = _loss(model, batch, step, stage, walk.mask)
+    bins_loss = _bins_loss(model, batch, step, stage, carry.mask)
     number = stage.next_state.stage
     truth = _true_depth(model, batch, number)
-    total = own.loss + step.config.choice_weight * choice_loss(stage, truth, step.processes)
+    total = bins_loss.loss + step.config.choice_weight * choice_loss(stage, truth, step.processes)
     confidence = None
     if model.refiner is not None:
+        joint = model.config.joint_confidence
         with torch.no_grad():
-            joint = model.config.joint_confidence
-            confidence = joined(model.confidence(stage), walk.confidence, joint)
-            shown = confidence if joint else confidence / number
+            confidence = combined(model.confidence(stage), carry.confidence, joint)
         if number == step.stages and model.config.scale_of(number) == 1:
+            mean = confidence if joint else confidence / number
             with precision(step.config, batch):
-                refined, logit = model.refined(stage, features[-1][:, 0], shown)
-            refinement, _ = refinement_loss(refined, truth, step.processes)
-            if logit is not None:
-                right = confidence_loss(logit, refined, truth, batch.cameras, step.processes, batch.complete)
-                refinement = refinement + right
-            total = total + step.config.refiner_weight * refinement
+                refined, logit = model.refined(stage, features[-1][:, 0], mean)
+            refiner_loss, _ = _refiner_loss(refined, logit, truth, batch, step)
+            total = total + step.config.refiner_weight * refiner_loss
     total = total * step.config.stage_weight(number)
-    return total, _Walk(own.valid, stage.next_state, confidence), own.measures
+    return total, _Carry(bins_loss.valid, stage.next_state, confidence), bins_loss.measures
 
 
-def _loss(model: GBiNet, batch: Batch, step: Step, stage: Stage, mask: Tensor) -> StageLoss:
-    """Of one stage. mask [B, h, w] bool, of the stage before."""
+def _refiner_loss(
+    refined: SearchState, logit: Tensor | None, truth: Tensor, batch: Batch, step: Step
+) -> tuple[Tensor, Tensor]:
+    """Loss of the refined depth, and of its confidence if there is one; and measures of the depth, [2]."""
+    loss, readout = refinement_loss(refined, truth, step.processes)
+    if logit is not None:
+        loss = loss + confidence_loss(logit, refined, truth, batch.cameras, step.processes, batch.complete)
+    return loss, readout
+
+
+def _bins_loss(model: GBiNet, batch: Batch, step: Step, stage: Stage, mask: Tensor) -> StageLoss:
+    """The loss of the bins of one stage. mask [B, h, w] bool: valid pixels of the stage before."""
     number = stage.next_state.stage
     depth = _true_depth(model, batch, number)
     readout = step.config.readout_weight if number == step.stages else 0.0
@@ -185,12 +189,12 @@ def _loss(model: GBiNet, batch: Batch, step: Step, stage: Stage, mask: Tensor) -
 
 
 def _true_depth(model: GBiNet, batch: Batch, number: int) -> Tensor:
-    """At the scale of a stage, [B, h, w]; 0 = unknown."""
+    """The true depth at the scale of a stage, [B, h, w]; 0 = unknown."""
     truth = torch.where(batch.mask, batch.depth, 0.0)  # [B, H, W]
     (depth,) = depth_pyramid(truth, (model.config.scale_of(number),))
     return depth
 
 
 def _all_pixels(batch: Batch) -> Tensor:
-    """The mask before the first stage, [B, 1, 1]: nothing is ruled out yet."""
+    """The mask before the first stage, [B, 1, 1]: all pixels are valid."""
     return torch.ones(len(batch.images), 1, 1, dtype=torch.bool, device=batch.images.device)

@@ -1,4 +1,4 @@
-"""How good a network is on samples with known depth: every stage's errors, valid shares, and confidence."""
+"""Validation on samples with known depth: errors and valid shares of every stage, and confidence."""
 
 from __future__ import annotations
 
@@ -24,35 +24,42 @@ from gbinet.model import search
 from gbinet.model.checks import evaluating
 from gbinet.model.gbinet import GBiNet, SearchResult, Stage
 from gbinet.model.geometry import is_right
-from gbinet.model.result import joined
+from gbinet.model.result import combined
 from gbinet.scenes.batch import Batch
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Errors over all samples together, in their unit, of pixels whose true depth is known and in the range;
-    away from depth edges unless it says otherwise."""
+    """Errors over all samples, in their unit, of pixels whose true depth is known and in the range.
 
-    centres: dict[int, DepthErrors]  # stage -> errors of the centres of the chosen bins, shown at full size
-    expectations: dict[int, DepthErrors]  # stage -> errors of the continuous read-out, shown at full size
-    smooth: dict[int, DepthErrors]  # stage -> the same, smoothed; none where the network does not smooth
-    final: DepthErrors  # of the depth that the network gives: its own read-out of the last stage
+    Away from depth edges unless stated otherwise.
+    """
+
+    centres: dict[int, DepthErrors]  # stage -> of the centres of the chosen bins, at full size
+    expectations: dict[int, DepthErrors]  # stage -> of the expected depth, at full size
+    smooth: dict[int, DepthErrors]  # stage -> of the smoothed expected depth, if the network smooths it
+    final: DepthErrors  # of the network's depth: its configured read-out of the last stage
     valid_share: dict[int, float]  # stage -> share of pixels whose true depth lies in a bin, now and before
-    all_pixels: DepthErrors  # of the depth that the network gives, edges too
-    edge_band: DepthErrors  # of the depth that the network gives, within 2 px of a depth edge
-    confidence: ConfidenceErrors  # of the depth that the network gives
-    reliability: Reliability  # of the same confidence, of all pixels that can be judged (see Prediction)
+    all_pixels: DepthErrors  # of the network's depth, depth edges included
+    edge_band: DepthErrors  # of the network's depth, within 2 px of a depth edge
+    confidence: ConfidenceErrors  # of the network's depth
+    reliability: Reliability  # of its confidence, over all pixels that can be judged (see Prediction)
 
     @property
     def centre(self) -> DepthErrors:
-        """Of the last stage."""
+        """Errors of the centres after the last stage."""
         return self.centres[max(self.centres)]
 
     @property
     def score(self) -> float:
-        """To choose weights by: the mean over all thresholds of the share within; larger is better."""
+        """The mean share within a threshold, over all thresholds. Weights with a larger score are better."""
         within = self.final.within
         return sum(within.values()) / max(len(within), 1)
+
+    def summary(self) -> str:
+        """One line for a log."""
+        within = " / ".join(f"{100 * share:.1f}" for share in self.final.within.values())
+        return f"score {self.score:.4f}, within {within} %, median {self.final.median:.3f}"
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -72,21 +79,21 @@ class Validation:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the network said about one sample, for measuring and for pictures; on the network's device."""
+    """The network's results for one sample, for errors and pictures; on the network's device."""
 
     image: Tensor  # [3, H, W] of the reference
     truth: Tensor  # [H, W], 0 = unknown
     depth_range: Tensor  # [2]
-    counted: Tensor  # [H, W] bool: the truth is known and inside the range, so that it can be found
+    counted: Tensor  # [H, W] bool: the truth is known and inside the range
     centres: dict[int, Tensor]  # stage -> [H, W]
     expectations: dict[int, Tensor]  # stage -> [H, W]
-    smooth: dict[int, Tensor]  # stage -> [H, W], where the network smooths
+    smooth: dict[int, Tensor]  # stage -> [H, W], if the network smooths it
     valid: dict[int, Tensor]  # stage -> [H, W] bool
-    depth: Tensor  # [H, W]: what the network gives
+    depth: Tensor  # [H, W]: the network's
     confidence: Tensor  # [H, W]
-    right: Tensor  # [H, W] bool: whether the depth is right: see `is_right`
-    judged: Tensor  # [H, W] bool: whether it is right is known; where nothing is, it is wrong
-    confidences: dict[int, Tensor] = field(default_factory=dict)  # stage -> [H, W], if asked for
+    right: Tensor  # [H, W] bool: the depth is right (see `is_right`)
+    judged: Tensor  # [H, W] bool: `right` is known, also where there is no surface and all depths are wrong
+    confidences: dict[int, Tensor] = field(default_factory=dict)  # stage -> [H, W], with keep_confidences
 
 
 @torch.no_grad()
@@ -97,9 +104,9 @@ def predict(
     precision: str = "float32",
     keep_confidences: bool = False,
 ) -> Prediction:
-    """Run the search on one sample and look at every stage, in eval mode on the model's device.
+    """Run the search on one sample and keep the results of every stage, in eval mode on the model's device.
 
-    With `keep_confidences`, also the confidence that the first k stages would give, for every k.
+    keep_confidences: also the confidence after the first k stages, for every k.
     """
     if len(batch.images) != 1:
         raise InputError(f"validation takes one sample at a time, got {len(batch.images)}")
@@ -120,26 +127,39 @@ def predict(
         mask = mask & _inside(model, stage, truth)
         valid[number] = mask[0]
         scale = model.config.scale_of(number)
-        shown = partial(_full_size, size=(height, width), scale=scale, mode=model.enlarging)
-        centres[number] = shown(model.centre_depth(stage))[0]
-        expectations[number] = shown(model.expected_depth(stage))[0]
+        at_full_size = partial(_full_size, size=(height, width), scale=scale, mode=model.upsample_mode)
+        centres[number] = at_full_size(model.centre_depth(stage))[0]
+        expectations[number] = at_full_size(model.expected_depth(stage))[0]
         if model.config.smoothing_of(number):
-            smooth[number] = shown(search.settled_depth(stage.next_state))[0]
-    confidences: dict[int, Tensor] = {}
-    if keep_confidences:
-        joint = model.config.joint_confidence
-        so_far: Tensor | None = None  # [1, H, W]
-        for number, stage in enumerate(result.stages, start=1):
-            own = model.confidence(stage)[:, 0]
-            so_far = joined(_full_size(own, (height, width), model.config.scale_of(number)), so_far, joint)
-            confidences[number] = so_far[0] if joint else so_far[0] / number
-    image, limits = batch.images[0, 0].clone(), batch.depth_range[0]
-    right = is_right(result.depth, truth, batch.cameras) & (truth > 0)
-    judged = truth > 0
-    if batch.complete is not None:
-        judged = judged | batch.complete[:, None, None]
-    found = (centres, expectations, smooth, valid, result.depth[0], result.confidence[0])
-    return Prediction(image, truth[0], limits, counted[0], *found, right[0], judged[0], confidences)
+            smooth[number] = at_full_size(search.continuous_depth(stage.next_state))[0]
+    known = truth > 0
+    return Prediction(
+        image=batch.images[0, 0].clone(),
+        truth=truth[0],
+        depth_range=batch.depth_range[0],
+        counted=counted[0],
+        centres=centres,
+        expectations=expectations,
+        smooth=smooth,
+        valid=valid,
+        depth=result.depth[0],
+        confidence=result.confidence[0],
+        right=(is_right(result.depth, truth, batch.cameras) & known)[0],
+        judged=(known if batch.complete is None else known | batch.complete[:, None, None])[0],
+        confidences=_confidences(model, result.stages, (height, width)) if keep_confidences else {},
+    )
+
+
+def _confidences(model: GBiNet, stages: Sequence[Stage], size: tuple[int, int]) -> dict[int, Tensor]:
+    """The confidence after every stage, [H, W] each."""
+    joint = model.config.joint_confidence
+    total: Tensor | None = None  # sum or product over the stages so far, [1, H, W]
+    confidences = {}
+    for number, stage in enumerate(stages, start=1):
+        of_stage = _full_size(model.confidence(stage)[:, 0], size, model.config.scale_of(number))
+        total = combined(of_stage, total, joint)
+        confidences[number] = total[0] if joint else total[0] / number
+    return confidences
 
 
 def measure(predictions: Sequence[Prediction], thresholds: Sequence[float] = THRESHOLDS) -> Validation:
@@ -195,20 +215,20 @@ PERCENTS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)  # of the depth, for scenes that have
 def validate_by_name(
     model: GBiNet, samples: Iterable[Batch], stages: int | None = None, precision: str = "float32"
 ) -> dict[str, DepthErrors]:
-    """Errors in percent of the depth, of all pixels, for samples NAME/NUMBER of the same name together."""
-    found: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    """Errors in percent of the depth, over all pixels of the samples NAME/NUMBER of each NAME."""
+    parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for sample in samples:
-        shown = predict(model, sample, stages, precision)
-        truth = shown.truth[shown.counted]
-        depth = 100 * shown.depth[shown.counted] / truth
+        prediction = predict(model, sample, stages, precision)
+        truth = prediction.truth[prediction.counted]
+        depth = 100 * prediction.depth[prediction.counted] / truth
         name = sample.names[0].partition("/")[0]
-        found.setdefault(name, []).append((depth, torch.full_like(depth, 100.0)))
-    maps = {name: [torch.cat(m) for m in zip(*pairs, strict=True)] for name, pairs in found.items()}
+        parts.setdefault(name, []).append((depth, torch.full_like(depth, 100.0)))
+    maps = {name: [torch.cat(m) for m in zip(*pairs, strict=True)] for name, pairs in parts.items()}
     return {name: depth_errors(d, t, thresholds=PERCENTS) for name, (d, t) in maps.items()}
 
 
 def table_by_name(results: Mapping[str, DepthErrors]) -> str:
-    """A name per line: its share of all pixels, and of these the shares within each percentage."""
+    """A line per name: its share of all pixels, and the shares of its pixels within each percentage."""
     pixels = max(sum(errors.pixels for errors in results.values()), 1)
     heads = " ".join(f"{f'{p:g} %':>7}" for p in PERCENTS)
     lines = [f"{'difficulty':<12} pixels {heads}  median"]
@@ -219,7 +239,7 @@ def table_by_name(results: Mapping[str, DepthErrors]) -> str:
 
 
 def _inside(model: GBiNet, stage: Stage, truth: Tensor) -> Tensor:
-    """Full-size pixels [1, H, W] whose true depth can be answered by the cell that covers them."""
+    """Pixels [1, H, W] whose true depth lies in the bins of the coming stage."""
     size, scale = truth.shape[-2:], model.config.scale_of(stage.next_state.stage)
     low, high = (_full_size(border, size, scale) for border in model.window(stage.state))
     return (truth >= low) & (truth < high)
@@ -234,7 +254,7 @@ def _full_size(values: Tensor, size: Sequence[int], scale: int, mode: str = "nea
 
 
 def table(result: Validation, first_stage: int = 1) -> str:
-    """A stage per line: share within every threshold, centre and continuous, and the valid share."""
+    """A line per stage and read-out: the shares within every threshold, the median, and the valid share."""
     thresholds = list(result.centre.within)
     lines = ["stage  read-out     " + " ".join(f"{t:>6g}" for t in thresholds) + "  median   valid"]
     for stage in result.centres:

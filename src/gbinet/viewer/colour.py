@@ -1,5 +1,8 @@
-"""Numbers -> colours whose lightness rises evenly, so that equal steps look equal (also in grey, also to
-colour-blind eyes). The maps are arcs in Oklab (Ottosson 2020), computed, not tabulated."""
+"""Colour maps whose lightness rises evenly.
+
+So equal steps look equal, also in grey and to colour-blind eyes. The maps are arcs in Oklab (Ottosson 2020),
+computed, not tabulated.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+UNKNOWN = 58  # grey level of pixels without a value
+
 Array = NDArray[Any]
 MapName = Literal["depth", "confidence"]
 
-# name -> lightness, chroma and hue (degrees) at both ends; chroma swells in the middle
+# name -> lightness, chroma and hue (degrees) at both ends; chroma is higher in between
 _ARCS: dict[str, tuple[tuple[float, float], tuple[float, float], tuple[float, float]]] = {
     "depth": ((0.25, 0.94), (0.10, 0.15), (300.0, 95.0)),  # violet, blue, green, yellow
     "confidence": ((0.28, 0.92), (0.11, 0.12), (20.0, 150.0)),  # dark red, orange, pale green
@@ -20,7 +25,7 @@ _ARCS: dict[str, tuple[tuple[float, float], tuple[float, float], tuple[float, fl
 
 
 def table(name: MapName, steps: int = 256) -> NDArray[np.uint8]:
-    """The colours of a map, [steps, 3], dark to light."""
+    """The colours of a map, [steps, 3], from dark to light."""
     t = np.linspace(0, 1, steps)
     lightness, chroma, hue = ((1 - t) * low + t * high for low, high in _ARCS[name])
     chroma = chroma + 0.03 * np.sin(math.pi * t)
@@ -35,22 +40,22 @@ def colourise(
     span = max(high - low, 1e-12)
     position = np.nan_to_num(np.clip((values - low) / span, 0, 1))
     colours = table(name)[(position * 255).round().astype(np.int64)]
-    colours[~known] = 58
+    colours[~known] = UNKNOWN
     return colours
 
 
 def colourise_depth(depth: Array, known: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:
-    """[H, W] depth -> [H, W, 3]; near is light. Spread over the 2nd to 98th percentile of inverse depth."""
+    """[H, W] depth -> [H, W, 3]; near is light. The map spans the 2nd to 98th percentile of inverse depth."""
     known = (depth > 0) & np.isfinite(depth) if known is None else known
     inverse = np.where(depth > 0, 1 / np.maximum(depth, 1e-30), 0)
-    span = shown_depths(depth, known)
+    span = colour_span(depth, known)
     if span is None:
         return colourise(inverse, known, "depth", 0, 1)
     return colourise(inverse, known, "depth", 1 / span[1], 1 / span[0])
 
 
-def shown_depths(depth: Array, known: NDArray[np.bool_] | None = None) -> tuple[float, float] | None:
-    """Depth of the lightest and of the darkest colour; None where nothing is known."""
+def colour_span(depth: Array, known: NDArray[np.bool_] | None = None) -> tuple[float, float] | None:
+    """Depths of the lightest and of the darkest colour of colourise_depth; None if no depth is known."""
     known = (depth > 0) & np.isfinite(depth) if known is None else known
     if not known.any():
         return None

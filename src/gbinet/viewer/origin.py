@@ -1,7 +1,7 @@
-"""Who may open the live viewer's WebSocket: pages that the viewer itself served, and no others.
+"""Lets only the live viewer's own page open its WebSocket.
 
-A browser lets any page connect to a port of this machine, and says in `Origin` which page it is. viser does
-not look at it, so we do, in the server that viser starts.
+A browser lets any page connect to a port of this machine, and names the page in the header `Origin`. viser
+does not check it, so it is checked here, in the server that viser starts.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-# The name must be this machine's too: a foreign name can be made to lead here.
+# The host must be one of these names: the owner of another name can make it resolve to this machine.
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass
 class Guard:
-    active: bool = False  # whether a server was started under it
+    active: bool = False  # whether it guards a server
 
 
 @contextmanager
 def guarded() -> Iterator[Guard]:
-    """Servers of `websockets` that are started inside refuse the pages of others."""
+    """Servers of `websockets` that are started inside this block refuse pages of other servers."""
     from websockets.asyncio import server
 
     guard, plain = Guard(), server.serve
@@ -50,9 +50,9 @@ def _checked(answer: Callable[[Any, Any], Any] | None) -> Callable[[Any, Any], A
 
 
 def own_page(headers: Any) -> bool:
-    """Whether a page of this very server asks: `Origin` and `Host` name the same, and that is this machine.
+    """Whether a request is from a page of this server: `Origin` and `Host` agree, and name this machine.
 
-    A program that is not a browser may send whatever it likes; without `Origin` it is refused too.
+    Requests without `Origin` are refused too. Programs other than browsers can send any header.
     """
     origins, hosts = headers.get_all("Origin"), headers.get_all("Host")
     if len(origins) != 1 or len(hosts) != 1:

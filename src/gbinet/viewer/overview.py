@@ -1,4 +1,4 @@
-"""One picture of what was understood of a scene: cameras from above and the side, ranges, pairs, photos."""
+"""One picture of a scene as it was read: cameras from above and the side, ranges, pairs, photos."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _frame(draw: ImageDraw.ImageDraw, box: _Box, title: str) -> _Box:
 
 
 def _axes(scene: Scene) -> Array:
-    """World directions for right, up and away in the maps, [3, 3]: up is what the cameras say on average."""
+    """World directions for right, up and away in the maps, [3, 3]; up is the mean of the cameras' up."""
     poses = np.stack([view.camera.cam_from_world.numpy() for view in scene.views])  # [V, 4, 4]
     up = -poses[:, 1, :3].mean(0)
     up = up / np.linalg.norm(up) if np.linalg.norm(up) > 0.1 else np.array([0.0, 0.0, 1.0])
@@ -86,7 +86,7 @@ def _axes(scene: Scene) -> Array:
 
 
 def _map(size: tuple[int, int], scene: Scene, axes: Array, title: str) -> Image.Image:
-    """A picture of its own, so that lines which leave it are cut off."""
+    """Cameras and points along two axes [2, 3]; an image of its own cuts off lines at its border."""
     canvas = Image.new("RGB", size, _BACK)
     draw = ImageDraw.Draw(canvas)
     inner = _frame(draw, _Box(0, 0, *size), f"{len(scene.views)} cameras {title}")
@@ -115,22 +115,22 @@ def _map(size: tuple[int, int], scene: Scene, axes: Array, title: str) -> Image.
         to_canvas(flat[inside]).round().tolist(), colours[inside].tolist(), strict=True
     ):
         draw.point((x, y), tuple(colour))
-    spots = to_canvas(centres)
+    positions = to_canvas(centres)
     for index, view in enumerate(scene.views):
         for source in view.sources[:3]:
-            draw.line([tuple(spots[index]), tuple(spots[source.index])], _PAIR)
-    length = float(np.clip(150 / math.sqrt(len(spots)), 6, 26))
-    for spot, direction in zip(spots, ahead, strict=True):
-        _camera(draw, spot, direction * [1, -1] * length)
+            draw.line([tuple(positions[index]), tuple(positions[source.index])], _PAIR)
+    length = float(np.clip(150 / math.sqrt(len(positions)), 6, 26))
+    for position, direction in zip(positions, ahead, strict=True):
+        _camera(draw, position, direction * [1, -1] * length)
     return canvas
 
 
-def _camera(draw: ImageDraw.ImageDraw, spot: Array, direction: Array) -> None:
-    """A triangle that opens towards where the camera looks."""
+def _camera(draw: ImageDraw.ImageDraw, position: Array, direction: Array) -> None:
+    """A triangle that opens in the viewing direction."""
     side = np.array([-direction[1], direction[0]]) * 0.4
-    corners = [tuple(spot), tuple(spot + direction + side), tuple(spot + direction - side)]
+    corners = [tuple(position), tuple(position + direction + side), tuple(position + direction - side)]
     draw.polygon(corners, outline=_CAMERA)
-    x, y = spot
+    x, y = position
     draw.ellipse((x - 2, y - 2, x + 2, y + 2), fill=_CAMERA)
 
 

@@ -1,11 +1,11 @@
-"""A cloud packed small for the report: 16-bit positions in a cube, levels of detail, deflate, base64.
+"""A cloud, packed for the report: 16-bit positions in a cube, levels of detail, deflate, base64.
 
-Points are dealt at random into levels, each four times as large as all before it. Whoever draws the first n
-points thus sees the whole cloud, only coarser. Within a level points follow a space-filling curve, neighbours
-after neighbours: their differences are small numbers, which deflate well. report.js unpacks it.
+Points are distributed at random over levels, each of which makes the cloud four times as large. So the first
+n points are the whole cloud, only coarser. Within a level, points follow a space-filling curve: the
+differences between neighbours are small numbers, which compress well. report.js unpacks it.
 
-Noise does not repeat itself, so deflate looks for runs of one byte alone (Z_RLE), with Huffman codes for each
-plane. That is nine times as quick as its usual search and 5 % smaller; threads take a column each.
+Noise does not repeat itself, so deflate looks only for runs of one byte (Z_RLE), with Huffman codes for each
+plane. That is nine times as fast as its usual search and 5 % smaller; threads compress planes in parallel.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class PackedCloud:
-    """What report.js unpacks."""
+    """The packed cloud as report.js expects it."""
 
     data: str  # base64 of deflated levels, one after the other
     lengths: tuple[int, ...]  # characters of each level
@@ -82,7 +82,7 @@ def _gridded(axis: NDArray[np.float64]) -> Words:
 
 
 def _round(grid: list[Column], spacing: float) -> None:
-    """Positions to an eighth of the typical spacing: finer ones only take room."""
+    """Round positions in place to an eighth of the typical spacing: more precision only takes space."""
     bits = np.uint16(np.log2(max(spacing * 65535 / 2, 1)))  # `spacing` is a quarter of the typical one
     for axis in grid:
         axis &= np.uint16(65535 >> bits << bits)
@@ -91,20 +91,20 @@ def _round(grid: list[Column], spacing: float) -> None:
 def _columns(cloud: PointCloud) -> Iterator[Bytes]:
     """Red, green, blue, views, confidence, each [N]; colours and confidence in coarse steps."""
     for channel in range(3):
-        yield _full(cloud, 200) if cloud.rgb is None else cloud.rgb[:, channel].numpy() & np.uint8(252)
-    yield _full(cloud, 255) if cloud.num_views is None else cloud.num_views.numpy()
+        yield _constant(cloud, 200) if cloud.rgb is None else cloud.rgb[:, channel].numpy() & np.uint8(252)
+    yield _constant(cloud, 255) if cloud.num_views is None else cloud.num_views.numpy()
     if cloud.confidence is None:
-        yield _full(cloud, 255)
+        yield _constant(cloud, 255)
     else:
         yield (cloud.confidence.clamp(0, 1) * 15).round().numpy().astype(np.uint8) * np.uint8(17)
 
 
-def _full(cloud: PointCloud, value: int) -> Bytes:
+def _constant(cloud: PointCloud, value: int) -> Bytes:
     return np.full(len(cloud), value, np.uint8)
 
 
 def _level(columns: list[Column], chosen: NDArray[np.bool_], pool: ThreadPoolExecutor) -> str:
-    """The chosen points along the curve, as differences, a plane of bytes after the other, deflated."""
+    """The chosen points along the curve, as differences, in planes of bytes, deflated, as base64."""
     where = np.flatnonzero(chosen)
     steps = list(pool.map(lambda column: _steps(column[where]), columns))
     positions, others = steps[:_POSITIONS], steps[_POSITIONS:]
@@ -114,7 +114,7 @@ def _level(columns: list[Column], chosen: NDArray[np.bool_], pool: ThreadPoolExe
 
 
 def _steps(values: Column) -> Column:
-    """Differences, modulo what the type holds; of positions, 0, -1, 1, -2, ... become 0, 1, 2, 3, ..."""
+    """Differences, modulo the range of the type; of positions, zigzag-encoded: 0, -1, 1, -2 -> 0, 1, 2, 3."""
     steps = np.diff(values, prepend=values.dtype.type(0))
     if steps.dtype == np.uint8:
         return steps
@@ -123,13 +123,13 @@ def _steps(values: Column) -> Column:
 
 
 def _zlib_stream(planes: list[Bytes], pool: ThreadPoolExecutor) -> bytes:
-    """One stream of what several threads deflate: each part ends at a whole byte, the checksum is of all."""
+    """Deflate planes in parallel to one stream: each part ends at a whole byte, the checksum is over all."""
     last = len(planes) - 1
 
     def deflated(number: int) -> bytes:
-        machine = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, strategy=zlib.Z_RLE)
-        packed = machine.compress(planes[number].data)
-        return packed + machine.flush(zlib.Z_FINISH if number == last else zlib.Z_FULL_FLUSH)
+        compressor = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, strategy=zlib.Z_RLE)
+        packed = compressor.compress(planes[number].data)
+        return packed + compressor.flush(zlib.Z_FINISH if number == last else zlib.Z_FULL_FLUSH)
 
     checksum = 1
     parts = list(pool.map(deflated, range(len(planes))))
@@ -154,20 +154,20 @@ def _spread(axis: Words) -> NDArray[np.uint64]:
 
 
 def _along_the_curve(spread: list[NDArray[np.uint64]]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """The order of points along Morton's curve (the bits of x, y and z in turn), and where each lies on it.
+    """The order of points along Morton's curve (the bits of x, y and z in turn), and their keys on it.
 
-    Numbers are sorted quicker than pairs. So a point's own number stands in the last bits of its place; with
-    two million points there is room for 14 bits an axis, finer than the typical spacing.
+    Integers sort faster than pairs, so the index of a point is in the last bits of its key while sorting.
+    With two million points, 14 bits are left for an axis, which is finer than the typical spacing.
     """
     curve = spread[0] | (spread[1] << np.uint64(1)) | (spread[2] << np.uint64(2))
-    number_bits = np.uint64(len(curve).bit_length())
-    lost_bits = np.uint64(max(0, 16 - (64 - int(number_bits)) // 3) * 3)
+    index_bits = np.uint64(len(curve).bit_length())
+    lost_bits = np.uint64(max(0, 16 - (64 - int(index_bits)) // 3) * 3)
     curve >>= lost_bits
-    curve <<= number_bits
+    curve <<= index_bits
     curve |= np.arange(len(curve), dtype=np.uint64)
     curve.sort()
-    order = (curve & ((np.uint64(1) << number_bits) - np.uint64(1))).astype(np.int64)
-    curve >>= number_bits
+    order = (curve & ((np.uint64(1) << index_bits) - np.uint64(1))).astype(np.int64)
+    curve >>= index_bits
     curve <<= lost_bits
     return order, curve
 
@@ -176,8 +176,8 @@ def _sizes(curve: NDArray[np.uint64]) -> tuple[float, Bytes]:
     """A quarter of the typical spacing, and the spacing of each point in steps above that.
 
     A surface crosses a box of edge e in an area of about e^2, so n points in it are e / sqrt(n) apart.
-    Points that stand alone are not drawn larger than three times the typical spacing. Points follow the
-    curve, so those of a larger box follow each other.
+    Isolated points are not drawn larger than three times the typical spacing. Points are in the order of the
+    curve, so those of a box follow each other.
     """
     if len(curve) == 0:
         return 1e-3, np.zeros(0, np.uint8)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.viewer.colour import MapName
 from gbinet.viewer.colour import table as colours
 
@@ -15,7 +15,7 @@ _HERE = Path(__file__).parent
 
 
 def escape(text: object) -> str:
-    return html.escape(shown(text))
+    return html.escape(printable(text))
 
 
 def number(label: str, value: str) -> str:

@@ -1,4 +1,4 @@
-"""report.html: one file that opens anywhere, with everything a person needs to judge a reconstruction."""
+"""report.html: one file that opens in any browser, with all that is needed to judge a reconstruction."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gbinet.formats.image import shrunk
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer import page
-from gbinet.viewer.colour import colourise, colourise_depth, shown_depths
+from gbinet.viewer.colour import UNKNOWN, colour_span, colourise, colourise_depth
 from gbinet.viewer.report_cloud import cloud_data, side_views, views_of
 
 Pixels = NDArray[np.uint8]
-MOST_BYTES = 15_000_000  # of the page: it can be sent by mail
+MAX_BYTES = 15_000_000  # of the page: it can be sent by mail
 _PICTURE = 480  # px, longer side
 _MAX_VIEWS = 60  # views shown; of more, every n-th
 KINDS = ("photo", "depth", "confidence", "kept")
@@ -44,7 +44,7 @@ class ViewCard:
 
 @dataclass(frozen=True)
 class Report:
-    """What the page shows, in its order."""
+    """The contents of the page, from top to bottom."""
 
     title: str
     subtitle: str
@@ -74,7 +74,7 @@ def write_report(path: Path, report: Report) -> Path:
             sides = beside.submit(_sides_section, report.cloud, report.scene)
 
             def room() -> int:
-                return max(MOST_BYTES - taken - len(sides.result()), 1_000_000)
+                return max(MAX_BYTES - taken - len(sides.result()), 1_000_000)
 
             data = cloud_data(report.cloud, report.scene, cards, room)
         parts.append(page.cloud(sum(data["counts"]), views_of(report.cloud)) + sides.result())
@@ -91,7 +91,7 @@ def data_uri(pixels: Pixels, quality: int = 78) -> str:
 
 @dataclass(frozen=True)
 class SmallMaps:
-    """What a view's pictures are made from, every n-th pixel of its maps, on the CPU."""
+    """Every n-th pixel of a view's maps, on the CPU: what its pictures are made from."""
 
     depth: NDArray[np.float32]
     kept: NDArray[np.bool_]
@@ -99,7 +99,7 @@ class SmallMaps:
 
     @staticmethod
     def of(depth_map: DepthMap, kept: Tensor) -> SmallMaps:
-        """From maps that lie anywhere; they are not needed any longer."""
+        """From maps on any device; the result does not keep them alive."""
         step = max(1, math.ceil(max(depth_map.depth.shape) / _PICTURE))
 
         def small(values: Tensor) -> NDArray[Any]:
@@ -113,19 +113,19 @@ def view_card(name: str, photo: Pixels | None, maps: SmallMaps, facts: str) -> V
     """Pictures of one view: photo, depth, confidence, and the depth that passed the filters."""
     depth, kept = maps.depth, maps.kept
     size = (depth.shape[1], depth.shape[0])
-    grey = np.full((*depth.shape, 3), 58, np.uint8)
-    shown = grey if photo is None else shrunk(photo, size)
+    grey = np.full((*depth.shape, 3), UNKNOWN, np.uint8)
+    small_photo = grey if photo is None else shrunk(photo, size)
     confidence = grey
     if maps.confidence is not None:
         confidence = colourise(maps.confidence, np.ones_like(kept), "confidence", 0, 1)
     coloured = colourise_depth(depth)
-    filtered = np.where(kept[..., None], coloured, np.uint8(58))
-    pictures = tuple(data_uri(picture) for picture in (shown, coloured, confidence, filtered))
-    return ViewCard(name, facts, pictures, shown_depths(depth))
+    filtered = np.where(kept[..., None], coloured, np.uint8(UNKNOWN))
+    pictures = tuple(data_uri(picture) for picture in (small_photo, coloured, confidence, filtered))
+    return ViewCard(name, facts, pictures, colour_span(depth))
 
 
 def shown_every(views: int) -> int:
-    """Of so many views, each n-th has a place in the report."""
+    """n, if every n-th of so many views is in the report."""
     return max(1, math.ceil(views / _MAX_VIEWS))
 
 
@@ -145,7 +145,8 @@ def _card_id(index: int) -> str:
 
 
 def _sides_section(cloud: PointCloud, scene: Scene) -> str:
-    shown = "".join(page.figure(data_uri(p), f"from the {c}") for c, p in side_views(cloud, scene))
-    return f'<h2>From several sides</h2><div class="sides">{shown}</div>'.replace(
-        "from the above", "from above"
-    )
+    figures = []
+    for side, picture in side_views(cloud, scene):
+        caption = "from above" if side == "above" else f"from the {side}"
+        figures.append(page.figure(data_uri(picture), caption))
+    return f'<h2>From several sides</h2><div class="sides">{"".join(figures)}</div>'

@@ -1,4 +1,4 @@
-"""The cloud in the report: a fair share of all points, packed for report.js, with the cameras around it."""
+"""The cloud in the report: a random sample of all points, packed for report.js, and the cameras."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _SIDES = (("front", 0.0, 12.0), ("left", -50.0, 15.0), ("right", 50.0, 15.0), ("
 
 
 class CloudSample:
-    """A random share of all points that pass by, at most `limit`; every point has the same chance.
+    """A random sample of a stream of points, at most `limit`; every point has the same chance.
 
-    Points get random numbers, and the smallest ones stay. A bound on the numbers grows tighter as points
-    come, so that most of them are turned away at once. Normals are not kept: nobody draws them.
+    Points get random keys, and those with the smallest keys stay. A bound on the keys falls as points come,
+    so that most points are dropped at once. Normals are dropped: they are not drawn.
     """
 
     def __init__(self, limit: int = MOST_POINTS) -> None:
@@ -38,23 +38,23 @@ class CloudSample:
         self._random = torch.Generator().manual_seed(0)
         self._bound = 1.0
         self._parts: list[PointCloud] = []
-        self._keys: list[Tensor] = []  # the points' numbers
+        self._keys: list[Tensor] = []  # of the points of each part
 
     def add(self, cloud: PointCloud) -> None:
         keys = torch.rand(len(cloud), generator=self._random)
-        chosen = (keys <= self._bound).nonzero()[:, 0]  # a copy: what came may lie in scarce memory
+        chosen = (keys <= self._bound).nonzero()[:, 0]  # copied below: the cloud may be in pinned memory
         self._parts.append(replace(cloud, normals=None)[chosen])
         self._keys.append(keys[chosen])
         if sum(map(len, self._keys)) > 1.5 * self.limit:
             self._thin()
 
     def _thin(self) -> None:
-        """Part by part: all of them beside what is kept would be much memory."""
-        every = torch.cat(self._keys)
-        if len(every) <= self.limit:
+        """Drop all but `limit` points, part by part, which takes less memory than all at once."""
+        all_keys = torch.cat(self._keys)
+        if len(all_keys) <= self.limit:
             return
-        self._bound = float(np.partition(every.numpy(), self.limit - 1)[self.limit - 1])
-        left = self.limit  # of several points at the bound, the first
+        self._bound = float(np.partition(all_keys.numpy(), self.limit - 1)[self.limit - 1])
+        left = self.limit  # of several points at the bound, the first ones stay
         for number, keys in enumerate(self._keys):
             chosen = (keys <= self._bound).nonzero()[:left, 0]
             self._keys[number], self._parts[number] = keys[chosen], self._parts[number][chosen]
@@ -82,10 +82,10 @@ def cloud_data(
     cards: Mapping[str, str] | None = None,
     max_bytes: Callable[[], int] = lambda: 12_000_000,
 ) -> dict[str, Any]:
-    """What report.js draws: points in a cube around the bulk of the cloud, and the cameras.
+    """The data that report.js draws: points in a cube around the bulk of the cloud, and the cameras.
 
-    `cards` names the element of the page that shows a view's pictures. `max_bytes` is asked for late: it may
-    depend on what is drawn meanwhile.
+    `cards`: name of a view -> id of the element with its pictures. `max_bytes` is called late: it may depend
+    on what is drawn meanwhile.
     """
     centre, radius = centre_and_radius(cloud)
     reach = 3 * radius  # far outliers are left out: they would take the precision from the rest
@@ -156,11 +156,11 @@ def side_views(
 
 
 def front_and_up(scene: Scene, centre: Tensor) -> tuple[Tensor, Tensor]:
-    """Directions from the cloud to the cameras, and against the cameras' mean down."""
+    """Directions from the cloud to the cameras, and up: against the mean down of the cameras."""
     cameras = [view.camera for view in scene.views]
     front = torch.stack([c.centre.double() for c in cameras]).mean(0) - centre
     downs = torch.stack([c.cam_from_world[1, :3].double() for c in cameras])
     down = downs.mean(0)
-    if down.norm() < 0.1:  # photos from above, to and fro: the first one's will do
+    if down.norm() < 0.1:  # photos from above in opposite directions: take that of the first one
         down = downs[0]
     return front, -down

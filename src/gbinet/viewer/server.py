@@ -14,7 +14,7 @@ from gbinet.errors import GBiNetError
 from gbinet.formats.colmap import quaternion
 from gbinet.formats.image import read_image
 from gbinet.fusion.sources import DepthSource
-from gbinet.names import shown
+from gbinet.names import printable
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.viewer.colour import colourise_depth
@@ -22,7 +22,7 @@ from gbinet.viewer.origin import guarded
 from gbinet.viewer.report_cloud import front_and_up, views_of
 from gbinet.viewer.splat import centre_and_radius, orbit
 
-_MAX_POINTS = 3_000_000  # more than this makes browsers crawl
+_MAX_POINTS = 3_000_000  # with more, browsers become slow
 _THUMBNAIL = 320  # px
 
 
@@ -45,7 +45,7 @@ def serve(
     step = max(1, -(-len(cloud) // _MAX_POINTS))
     _add_cloud(server, cloud[::step], name)
     if scene is not None:
-        _stand_in_front(server, cloud, scene)
+        _set_initial_camera(server, cloud, scene)
         _add_cameras(server, scene, depths, centre_and_radius(cloud)[1])
     return server
 
@@ -77,12 +77,12 @@ def _add_cloud(server: Any, cloud: PointCloud, name: str) -> None:
 
 
 def _markdown(name: str) -> str:
-    """A name that no character of Markdown, or of the HTML inside it, changes."""
-    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", shown(name))
+    """A name with the special characters of Markdown, and of HTML in it, escaped."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", printable(name))
 
 
-def _stand_in_front(server: Any, cloud: PointCloud, scene: Scene) -> None:
-    """Begin behind where the photos were taken, the right way up: no camera stands before one's eyes."""
+def _set_initial_camera(server: Any, cloud: PointCloud, scene: Scene) -> None:
+    """Begin behind the cameras, upright, so that none of them is in the way."""
     centre, radius = centre_and_radius(cloud)
     front, up = front_and_up(scene, centre)
     server.scene.set_up_direction(tuple(up.tolist()))

@@ -1,4 +1,4 @@
-"""The search as one picture: what every stage of one view said, and what became of it."""
+"""The search as one picture: the result of every stage for one view, and what the filters kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from gbinet.formats.image import write_image
-from gbinet.viewer.colour import colourise
+from gbinet.viewer.colour import UNKNOWN, colourise
 
 Array = NDArray[Any]
 Pixels = NDArray[np.uint8]
@@ -26,12 +26,11 @@ _LEGEND = (
     "valid: white where the true depth was in the bins of all stages so far, black elsewhere"
 )
 _HEAD = 62  # height of title and legend
-_DROPPED = 58  # grey of pixels without an answer
 
 
 @dataclass(frozen=True)
 class ViewStages:
-    """What is known about one view; all maps [H, W]."""
+    """The contents of one sheet; all maps are [H, W]."""
 
     name: str
     photo: Pixels  # [H, W, 3]
@@ -95,7 +94,7 @@ def _scale(view: ViewStages) -> tuple[float, float]:
 
 def _mask(valid: Array, known: Array) -> Pixels:
     """White: valid; black: lost; grey: the truth is unknown."""
-    shade = np.where(known, np.where(valid, 245, 0), _DROPPED).astype(np.uint8)
+    shade = np.where(known, np.where(valid, 245, 0), UNKNOWN).astype(np.uint8)
     return np.repeat(shade[..., None], 3, axis=-1)
 
 

@@ -150,7 +150,7 @@ def test_right_cameras_stay_as_they_are(truth: Scene, tmp_path: Path) -> None:
 
 def test_wrong_cameras_that_stay_are_not_called_right(truth: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing_better: Any = lambda given, every, *_: (given, every, np.zeros((every.count, 3)))  # noqa: E731
-    monkeypatch.setattr("gbinet.scenes.refine.refine._searched", nothing_better)
+    monkeypatch.setattr("gbinet.scenes.refine.refine._optimise", nothing_better)
     said = refine(disturbed(truth, 0.5, 0.02)).outcome.summary()
     assert "as well" not in said and "none were found that fit clearly better" in said and "focal" in said
 
@@ -164,7 +164,7 @@ def test_points_of_a_scene_stay_with_it(found: Found) -> None:
     assert completed_by_points(scene, cameras, few).points is points
 
 
-def test_what_cannot_be_refined_is_kept_and_said(truth: Scene, tmp_path: Path) -> None:
+def test_cameras_that_cannot_be_refined_are_kept_with_a_reason(truth: Scene, tmp_path: Path) -> None:
     two = replace(truth, views=tuple(replace(v, sources=()) for v in truth.views[:2]))
     kept, outcome = refine_cameras(two, tmp_path / "two")
     assert kept is two and "3 views are needed" in outcome.summary()
@@ -193,7 +193,7 @@ def test_the_result_is_kept_until_its_input_changes(
         calls.append(1)
         return refine(scene, progress)
 
-    monkeypatch.setattr("gbinet.scenes.refine.keep.refine", counted)
+    monkeypatch.setattr("gbinet.scenes.refine.cached.refine", counted)
     first = found.scene
     again, told = refine_cameras(found.given, found.folder)
     assert calls == [] and told == found.outcome and again.warnings == first.warnings
@@ -231,7 +231,7 @@ def test_what_somebody_changed_is_found_anew(
     (tmp_path / "refined").mkdir()
     (tmp_path / "refined" / "cameras.json").write_text(json.dumps(content))
     anew = Refined(cameras_of(found.given), replace(found.outcome, kept_because="a test"), None)
-    monkeypatch.setattr("gbinet.scenes.refine.keep.refine", lambda *_: anew)
+    monkeypatch.setattr("gbinet.scenes.refine.cached.refine", lambda *_: anew)
     scene, outcome = refine_cameras(found.given, tmp_path)
     assert scene is found.given and outcome.kept_because == "a test"
 

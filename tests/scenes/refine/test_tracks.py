@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gbinet.scenes.refine.adjust import Trust, adjusted, rotations
+from gbinet.scenes.refine.adjust import Sigmas, adjust, rotations
 from gbinet.scenes.refine.features import Features
 from gbinet.scenes.refine.guided import Array, CameraArrays, Matches, epipolar_errors
 from gbinet.scenes.refine.tracks import Tracks, link, reprojected, triangulated
@@ -75,11 +75,11 @@ def test_adjustment_brings_cameras_back_and_keeps_what_it_is_given() -> None:
     given = off_by(cameras, 0.3, 0.01)
     kept, points = triangulated(tracks, given, FAR)
     before = reprojected(kept, given, points)[0]
-    trust = Trust(0.2, np.radians(0.3), 0.01)
-    found, moved = adjusted(given, given, kept, points, trust)
+    sigmas = Sigmas(0.2, np.radians(0.3), 0.01)
+    found, moved = adjust(given, given, kept, points, sigmas)
     assert np.median(before) > 1 and reprojected(kept, found, moved)[0].max() < 0.1
     assert np.linalg.norm(found.centres.mean(0) - given.centres.mean(0)) < 0.005
-    stiff, _ = adjusted(given, given, kept, points, Trust(0.2, 1e-7, 1e-7))
+    stiff, _ = adjust(given, given, kept, points, Sigmas(0.2, 1e-7, 1e-7))
     assert np.allclose(stiff.cam_from_world, given.cam_from_world, atol=1e-4)
 
 
@@ -87,7 +87,7 @@ def test_a_view_without_observations_stays() -> None:
     cameras, _, tracks = exact()
     given = off_by(cameras, 0.3, 0.01)
     kept, points = triangulated(tracks.only(tracks.view != 2), given, FAR)
-    found, _ = adjusted(given, given, kept, points, Trust(0.2, np.radians(0.3), 0.01))
+    found, _ = adjust(given, given, kept, points, Sigmas(0.2, np.radians(0.3), 0.01))
     assert (found.cam_from_world[2] == given.cam_from_world[2]).all()
     assert not np.allclose(found.cam_from_world[1], given.cam_from_world[1])
 
@@ -101,7 +101,7 @@ def test_the_unit_of_the_scene_does_not_matter(scale: float) -> None:
         poses[:, :3, 3] *= unit
         given = replace(cameras, cam_from_world=poses)
         kept, points = triangulated(tracks, given, FAR)
-        found, _ = adjusted(given, given, kept, points, Trust(0.2, np.radians(0.3), 0.01 * unit))
+        found, _ = adjust(given, given, kept, points, Sigmas(0.2, np.radians(0.3), 0.01 * unit))
         return found.centres / unit
 
     assert np.allclose(result(scale), result(1.0), atol=1e-5)

@@ -29,7 +29,7 @@ GOOD = Outcome(
 
 
 def test_a_good_outcome_has_no_doubts_and_survives_json() -> None:
-    assert GOOD.doubts(20, 20) == [] and GOOD.total_seconds == 17.5
+    assert GOOD.warnings(20, 20) == [] and GOOD.total_seconds == 17.5
     assert Outcome.from_dict(json.loads(json.dumps(GOOD.to_dict()))) == GOOD
     assert GOOD.facts()["focal lengths"] == "3200 px (20 photos)" and "190 pairs" in GOOD.facts()["compared"]
 
@@ -44,14 +44,14 @@ def test_a_good_outcome_has_no_doubts_and_survives_json() -> None:
         (replace(GOOD, fixed_focal=True), 29, "focal lengths could not be found"),
     ],
 )
-def test_each_way_to_fail_is_said_with_what_to_do(bad: Outcome, placed: int, said: str) -> None:
-    (text,) = bad.doubts(placed, 29)
+def test_each_failure_is_reported_with_what_to_do(bad: Outcome, placed: int, said: str) -> None:
+    (text,) = bad.warnings(placed, 29)
     assert re.search(said, text, re.DOTALL)
 
 
 @pytest.mark.parametrize(("focal", "absurd"), [(1e6, True), (10.0, True), (900.0, False), (40_000.0, False)])
 def test_absurd_focal_lengths_are_known(focal: float, absurd: bool) -> None:
-    assert replace(GOOD.cameras[0], focal=focal).absurd is absurd
+    assert replace(GOOD.cameras[0], focal=focal).is_impossible is absurd
 
 
 class FakeModel:

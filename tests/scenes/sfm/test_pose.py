@@ -16,7 +16,7 @@ from gbinet.errors import GBiNetError, SceneError
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.scenes.load import load_scene
 from gbinet.scenes.sfm import pose_photos
-from gbinet.scenes.sfm.pose import VERSION, _finished
+from gbinet.scenes.sfm.pose import VERSION, _read_finished
 
 pytest.importorskip("pycolmap")
 
@@ -28,7 +28,7 @@ def test_one_photo_is_not_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 40])
-def test_copies_of_one_photo_are_said_to_be_that(tmp_path: Path, count: int) -> None:
+def test_copies_of_one_photo_are_reported(tmp_path: Path, count: int) -> None:
     shifted_photos(tmp_path / "photos", 1, 0)
     for i in range(1, count):
         shutil.copyfile(tmp_path / "photos" / "p0.png", tmp_path / "photos" / f"p{i}.png")
@@ -95,7 +95,7 @@ def test_a_damaged_record_of_poses_is_none(tmp_path: Path, key: str, value: obje
     for damage, found in (({}, True), ({key: value}, False)):
         stored = {**content, "outcome": {**GOOD.to_dict(), **damage}}
         (tmp_path / "sfm.json").write_text(json.dumps(stored))
-        assert (_finished(tmp_path, {"photos": []}) is not None) == found
+        assert (_read_finished(tmp_path, {"photos": []}) is not None) == found
 
 
 @pytest.mark.slow
@@ -114,7 +114,9 @@ def test_real_photos_get_poses_and_keep_them(shared: Path, tmp_path: Path) -> No
     assert len(scene.views) == len(first.placed) and all(view.sources for view in scene.views)
 
 
-def test_a_nearly_full_disk_is_said_before_it_hurts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nearly_full_disk_is_reported_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shifted_photos(tmp_path / "photos", 2, 10)
     usage = shutil.disk_usage(tmp_path)._replace(free=5 << 20)
     monkeypatch.setattr("gbinet.scenes.sfm.pose.shutil.disk_usage", lambda _: usage)

@@ -1,8 +1,13 @@
-"""Bundle adjustment that stays near given cameras.
+"""Bundle adjustment with a prior on every camera, around its given rotation and centre.
 
 Without priors, and where photos share few points, as those of a headset do, an adjustment moves cameras by a
-tenth of a metre to explain these, and depth gets worse. pycolmap's has priors for centres only. Here every
-camera has one around its given rotation and centre, which also holds frame and scale.
+tenth of a metre to explain these, and depth gets worse. pycolmap has priors for centres only. The priors also
+hold the frame and the scale of the scene.
+
+Levenberg-Marquardt with a Cauchy loss. Points are eliminated (Schur complement); the poses that remain are
+found by preconditioned conjugate gradients. Letters of shapes: V views, P points, T observations, N pairs of
+observations of one point, B pairs of views that share a point. A pose has 6 parameters: a rotation vector
+and a shift of the camera's centre.
 """
 
 from __future__ import annotations
@@ -15,22 +20,22 @@ from numpy.typing import NDArray
 from gbinet.scenes.refine.guided import Array, CameraArrays, poses_of
 from gbinet.scenes.refine.tracks import Tracks, reprojected
 
-_STEPS = 20
-_ENOUGH = 1e-5  # relative gain of a step that ends the search
-_HARDEST = 1e6  # damping that ends it too
-_GRADIENTS = 500  # conjugate ones a step, at most
-_EXACT = 1e-4  # relative residual of these: steps need not be exact
-_LOSS = 4.0  # squared deviations from where on an observation counts less and less (Cauchy)
-_AT_ONCE = 1 << 17  # pairs of observations
+_MAX_STEPS = 20
+_MIN_GAIN = 1e-5  # of the cost in a step, relative: less ends the search
+_MAX_DAMPING = 1e6  # ends the search too
+_MAX_GRADIENT_STEPS = 500  # of conjugate gradients in a step
+_GRADIENT_TOLERANCE = 1e-4  # relative residual of the conjugate gradients: steps need not be exact
+_LOSS = 4.0  # squared deviations (in sigmas) from which on an observation counts less and less (Cauchy)
+_PAIRS_AT_ONCE = 1 << 17  # pairs of observations
 
 
 @dataclass(frozen=True)
-class Trust:
-    """Standard deviations: how far what is given, and what is seen, may be off."""
+class Sigmas:
+    """Standard deviations of the observations and of the given cameras."""
 
     pixel: float  # px of an observation
-    turn: float  # radians of a given rotation
-    shift: float  # of a given centre, scene units
+    rotation: float  # radians of a given rotation
+    centre: float  # of a given centre, scene units
 
 
 @dataclass(frozen=True)
@@ -40,45 +45,48 @@ class _State:
     points: Array  # [P, 3]
 
 
-def adjusted(
-    given: CameraArrays, start: CameraArrays, tracks: Tracks, points: Array, trust: Trust
+def adjust(
+    given: CameraArrays, start: CameraArrays, tracks: Tracks, points: Array, sigmas: Sigmas
 ) -> tuple[CameraArrays, Array]:
     """Cameras and points [P, 3] that explain the tracks best and are near the given cameras.
 
     The search begins at `start`. Cameras that see nothing stay as they are given.
     """
-    problem = _Problem(given, tracks, trust)
+    problem = _Problem(given, tracks, sigmas)
     state = _State(start.cam_from_world[:, :3, :3], start.centres, points)
     cost, damping = problem.cost(state), 1e-4
-    for _ in range(_STEPS):
-        gain, step = 0.0, _Quadratic(problem, state)
-        while damping < _HARDEST:
-            tried = step.taken(damping)
-            new = problem.cost(tried)
-            if new < cost:
-                gain, state, cost, damping = (cost - new) / cost, tried, new, damping / 10
+    for _ in range(_MAX_STEPS):
+        gain, equations = 0.0, _NormalEquations(problem, state)
+        while damping < _MAX_DAMPING:
+            candidate = equations.solve(damping)
+            new_cost = problem.cost(candidate)
+            if new_cost < cost:
+                gain, state, cost = (cost - new_cost) / cost, candidate, new_cost
+                damping /= 10
                 break
             damping *= 10
-        if gain < _ENOUGH:
+        if gain < _MIN_GAIN:
             break
     return problem.cameras(state), state.points
 
 
 class _Problem:
-    """Sum of squares: pixels off, damped where they are many, and poses off the given ones."""
+    """The cost of a state: reprojection errors under a Cauchy loss, and deviations from the given cameras."""
 
-    def __init__(self, given: CameraArrays, tracks: Tracks, trust: Trust) -> None:
-        self.given, self.tracks, self.trust = given, tracks, trust
-        self.weights = np.repeat([1 / trust.turn**2, 1 / trust.shift**2], 3)  # [6] of a pose
-        self.starts = np.searchsorted(tracks.point, np.arange(tracks.count))
+    def __init__(self, given: CameraArrays, tracks: Tracks, sigmas: Sigmas) -> None:
+        self.given, self.tracks, self.sigmas = given, tracks, sigmas
+        self.prior_weights = np.repeat([1 / sigmas.rotation**2, 1 / sigmas.centre**2], 3)  # [6]
+        self.starts = np.searchsorted(tracks.point, np.arange(tracks.count))  # [P] first observation of each
+        # All pairs (first, second) of observations of one point, sorted by their pair of views.
         lengths = np.diff(np.append(self.starts, len(tracks.point)))[tracks.point]  # [T]
-        first = np.repeat(np.arange(len(tracks.point)), lengths)  # [N] of each pair that sees one point
-        inside = np.arange(len(first)) - np.repeat(lengths.cumsum() - lengths, lengths)
-        second = self.starts[tracks.point[first]] + inside
+        first = np.repeat(np.arange(len(tracks.point)), lengths)  # [N]
+        number = np.arange(len(first)) - np.repeat(lengths.cumsum() - lengths, lengths)
+        second = self.starts[tracks.point[first]] + number
         keys = tracks.view[first] * len(given.K) + tracks.view[second]
         order = keys.argsort(kind="stable")
         self.first, self.second = first[order], second[order]
-        self.keys, self.block = np.unique(keys[order], return_inverse=True)
+        # [B] view * V + other view; [N] index of each pair of observations into them.
+        self.view_pairs, self.view_pair_of = np.unique(keys[order], return_inverse=True)
 
     def cameras(self, state: _State) -> CameraArrays:
         poses = poses_of(state.rotation, state.centre)
@@ -86,120 +94,124 @@ class _Problem:
         poses[unseen] = self.given.cam_from_world[unseen]
         return replace(self.given, cam_from_world=poses)
 
-    def from_given(self, state: _State) -> Array:
-        """[V, 6] rotation vector and shift of the centre since the given cameras."""
+    def deviations(self, state: _State) -> Array:
+        """[V, 6] pose parameters that lead from the given cameras to those of a state."""
         turn = np.einsum("vij,vkj->vik", state.rotation, self.given.cam_from_world[:, :3, :3])
         return np.concatenate([rotation_vectors(turn), state.centre - self.given.centres], 1)
 
     def cost(self, state: _State) -> float:
-        off, depth = reprojected(self.tracks, self.cameras(state), state.points)
+        errors, depth = reprojected(self.tracks, self.cameras(state), state.points)
         if (depth <= 0).any():
             return np.inf
-        seen = _LOSS * np.log1p((off / self.trust.pixel) ** 2 / _LOSS)
-        return float(seen.sum() + (self.from_given(state) ** 2 * self.weights).sum())
+        losses = _LOSS * np.log1p((errors / self.sigmas.pixel) ** 2 / _LOSS)
+        return float(losses.sum() + (self.deviations(state) ** 2 * self.prior_weights).sum())
 
 
-class _Quadratic:
-    """The problem around one state: a quadratic, whose minimum is the next state."""
+class _NormalEquations:
+    """The problem linearised around a state: blocks of J^T W J, and right-hand sides -J^T W r."""
 
     def __init__(self, problem: _Problem, state: _State) -> None:
         self.problem, self.state = problem, state
-        view, point = problem.tracks.view, problem.tracks.point
-        local = np.einsum("tij,tj->ti", state.rotation[view], state.points[point] - state.centre[view])
-        K = problem.given.K[view, :2]
-        x, y, z = local.T
-        seen = np.einsum("tij,tj->ti", K, local / z[:, None])
-        off = seen - problem.tracks.pixels  # [T, 2]
-        weight = 1 / (1 + (off**2).sum(1) / problem.trust.pixel**2 / _LOSS) / problem.trust.pixel**2  # [T]
-        flat = np.zeros((len(z), 3, 3))  # of (x / z, y / z, 1) by the point in the camera's frame
-        flat[:, 0, 0] = flat[:, 1, 1] = 1 / z
-        flat[:, 0, 2], flat[:, 1, 2] = -x / z**2, -y / z**2
-        by_local = K @ flat  # [T, 2, 3]
-        by_point = by_local @ state.rotation[view]
-        by_pose = np.concatenate([by_local @ _crosses(-local), -by_point], 2)  # [T, 2, 6]
+        tracks, sigma, views = problem.tracks, problem.sigmas.pixel, len(state.centre)
+        view, point = tracks.view, tracks.point
+        in_camera = np.einsum("tij,tj->ti", state.rotation[view], state.points[point] - state.centre[view])
+        K = problem.given.K[view, :2]  # [T, 2, 3]
+        x, y, z = in_camera.T
+        residual = np.einsum("tij,tj->ti", K, in_camera / z[:, None]) - tracks.pixels  # [T, 2]
+        weight = 1 / (1 + (residual**2).sum(1) / sigma**2 / _LOSS) / sigma**2  # [T]
+        projection = np.zeros((len(z), 3, 3))  # derivative of (x / z, y / z, 1) by (x, y, z)
+        projection[:, 0, 0] = projection[:, 1, 1] = 1 / z
+        projection[:, 0, 2], projection[:, 1, 2] = -x / z**2, -y / z**2
+        by_camera_point = K @ projection  # [T, 2, 3]
+        by_point = by_camera_point @ state.rotation[view]  # [T, 2, 3]
+        by_pose = np.concatenate([by_camera_point @ _crosses(-in_camera), -by_point], 2)  # [T, 2, 6]
         weighted = by_pose * weight[:, None, None]
-        self.mixed = weighted.transpose(0, 2, 1) @ by_point  # [T, 6, 3]
-        own = weighted.transpose(0, 2, 1) @ by_pose  # [T, 6, 6]
-        self.poses = _sums(view, own, len(state.centre))  # [V, 6, 6]
-        self.poses[:, range(6), range(6)] += problem.weights
-        prior = problem.from_given(state) * problem.weights
-        self.right = -_sums(view, np.einsum("tij,ti->tj", weighted, off), len(state.centre)) - prior  # [V, 6]
-        by_weighted = by_point * weight[:, None, None]
-        self.points = np.add.reduceat(by_weighted.transpose(0, 2, 1) @ by_point, problem.starts)  # [P, 3, 3]
-        self.right_points = -np.add.reduceat(np.einsum("tij,ti->tj", by_weighted, off), problem.starts)
+        self.pose_point = weighted.transpose(0, 2, 1) @ by_point  # [T, 6, 3]
+        self.pose_pose = _sums(view, weighted.transpose(0, 2, 1) @ by_pose, views)  # [V, 6, 6]
+        self.pose_pose[:, range(6), range(6)] += problem.prior_weights
+        prior = problem.deviations(state) * problem.prior_weights
+        self.pose_right = -_sums(view, np.einsum("tij,ti->tj", weighted, residual), views) - prior  # [V, 6]
+        weighted = by_point * weight[:, None, None]
+        starts = problem.starts
+        self.point_point = np.add.reduceat(weighted.transpose(0, 2, 1) @ by_point, starts)  # [P, 3, 3]
+        self.point_right = -np.add.reduceat(np.einsum("tij,ti->tj", weighted, residual), starts)  # [P, 3]
 
-    def taken(self, damping: float) -> _State:
-        """The state after the step. Points are eliminated, so that only poses are searched."""
-        view, point = self.problem.tracks.view, self.problem.tracks.point
-        inverse = np.linalg.inv(_damped(self.points, damping))  # [P, 3, 3]
-        lifted = self.mixed @ inverse[point]  # [T, 6, 3]
-        blocks = -self._by_pairs(lifted)
-        views = len(self.right)
-        diagonal = np.searchsorted(self.problem.keys, np.arange(views) * (views + 1)).clip(0, len(blocks) - 1)
-        seen = self.problem.keys[diagonal] == np.arange(views) * (views + 1)
-        damped = _damped(self.poses, damping)
-        blocks[diagonal[seen]] += damped[seen]
-        right = self.right - _sums(view, np.einsum("tij,tj->ti", lifted, self.right_points[point]), views)
+    def solve(self, damping: float) -> _State:
+        """The state after a damped step."""
+        problem, state = self.problem, self.state
+        view, point, views = problem.tracks.view, problem.tracks.point, len(self.pose_right)
+        inverse = np.linalg.inv(_damped(self.point_point, damping))  # [P, 3, 3]
+        lifted = self.pose_point @ inverse[point]  # [T, 6, 3]
+        damped = _damped(self.pose_pose, damping)
+        # The Schur complement: a block for each pair of views. Views without observations have none.
+        schur = -self._products_by_view_pair(lifted)  # [B, 6, 6]
+        own = np.arange(views) * (views + 1)  # key of the pair of a view and itself
+        diagonal = np.searchsorted(problem.view_pairs, own).clip(0, len(schur) - 1)
+        seen = problem.view_pairs[diagonal] == own  # [V]
+        schur[diagonal[seen]] += damped[seen]
+        right = self.pose_right - _sums(view, np.einsum("tij,tj->ti", lifted, self.point_right[point]), views)
         right[~seen] = 0
-        poses = self._solved(blocks, np.where(seen[:, None, None], blocks[diagonal], damped), right)
-        left = self.right_points - np.add.reduceat(
-            np.einsum("tij,ti->tj", self.mixed, poses[view]), self.problem.starts
+        blocks = np.where(seen[:, None, None], schur[diagonal], damped)
+        poses = self._conjugate_gradients(schur, blocks, right)
+        point_right = self.point_right - np.add.reduceat(
+            np.einsum("tij,ti->tj", self.pose_point, poses[view]), problem.starts
         )
-        state = self.state
-        turned = rotations(poses[:, :3]) @ state.rotation
         return _State(
-            turned, state.centre + poses[:, 3:], state.points + np.einsum("pij,pj->pi", inverse, left)
+            rotations(poses[:, :3]) @ state.rotation,
+            state.centre + poses[:, 3:],
+            state.points + np.einsum("pij,pj->pi", inverse, point_right),
         )
 
-    def _by_pairs(self, lifted: Array) -> Array:
+    def _products_by_view_pair(self, lifted: Array) -> Array:
         """[B, 6, 6] sums over the points that two views share, for all pairs of views that share any."""
         problem = self.problem
-        sums = np.zeros((len(problem.keys), 6, 6))
-        for start in range(0, len(problem.first), _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
-            products = lifted[problem.first[part]] @ self.mixed[problem.second[part]].transpose(0, 2, 1)
-            blocks, begins = np.unique(problem.block[part], return_index=True)
-            sums[blocks] += np.add.reduceat(products, begins)
+        sums = np.zeros((len(problem.view_pairs), 6, 6))
+        for start in range(0, len(problem.first), _PAIRS_AT_ONCE):
+            part = slice(start, start + _PAIRS_AT_ONCE)
+            products = lifted[problem.first[part]] @ self.pose_point[problem.second[part]].transpose(0, 2, 1)
+            view_pairs, begins = np.unique(problem.view_pair_of[part], return_index=True)
+            sums[view_pairs] += np.add.reduceat(products, begins)
         return sums
 
-    def _solved(self, blocks: Array, diagonal: Array, right: Array) -> Array:
-        """[V, 6] by conjugate gradients."""
-        rows, columns = np.divmod(self.problem.keys, len(right))
-        begins = np.searchsorted(rows, np.unique(rows))
-        with_any = np.unique(rows)
+    def _conjugate_gradients(self, schur: Array, diagonal: Array, right: Array) -> Array:
+        """[V, 6] solution of the reduced equations; their diagonal blocks [V, 6, 6] precondition them."""
+        rows, columns = np.divmod(self.problem.view_pairs, len(right))
+        filled_rows = np.unique(rows)
+        begins = np.searchsorted(rows, filled_rows)
 
         def product(x: Array) -> Array:
             total = np.zeros_like(x)
-            total[with_any] = np.add.reduceat(np.einsum("bij,bj->bi", blocks, x[columns]), begins)
+            total[filled_rows] = np.add.reduceat(np.einsum("bij,bj->bi", schur, x[columns]), begins)
             return total
 
-        ready = np.linalg.inv(diagonal)
-        x, left = np.zeros_like(right), right
-        way = scaled = np.einsum("vij,vj->vi", ready, left)
-        now = first = float((left * scaled).sum())
-        for _ in range(_GRADIENTS):
-            if now <= _EXACT**2 * first:
+        preconditioner = np.linalg.inv(diagonal)
+        x, residual = np.zeros_like(right), right
+        direction = preconditioned = np.einsum("vij,vj->vi", preconditioner, residual)
+        norm = first_norm = float((residual * preconditioned).sum())
+        for _ in range(_MAX_GRADIENT_STEPS):
+            if norm <= _GRADIENT_TOLERANCE**2 * first_norm:
                 break
-            along = product(way)
-            share = now / float((way * along).sum())
-            x, left = x + share * way, left - share * along
-            scaled = np.einsum("vij,vj->vi", ready, left)
-            before, now = now, float((left * scaled).sum())
-            way = scaled + now / before * way
+            image = product(direction)
+            step = norm / float((direction * image).sum())
+            x, residual = x + step * direction, residual - step * image
+            preconditioned = np.einsum("vij,vj->vi", preconditioner, residual)
+            last_norm, norm = norm, float((residual * preconditioned).sum())
+            direction = preconditioned + norm / last_norm * direction
         return x
 
 
 def _damped(blocks: Array, damping: float) -> Array:
     """[N, M, M] with a larger diagonal."""
-    own = np.einsum("nii->ni", blocks)
-    least = 1e-12 * own.sum(1, keepdims=True)
-    found: Array = blocks + (damping * own + least)[:, :, None] * np.eye(blocks.shape[1])
-    return found
+    diagonal = np.einsum("nii->ni", blocks)
+    least = 1e-12 * diagonal.sum(1, keepdims=True)
+    damped: Array = blocks + (damping * diagonal + least)[:, :, None] * np.eye(blocks.shape[1])
+    return damped
 
 
 def _sums(index: NDArray[np.int64], values: Array, count: int) -> Array:
     """[count, ...] sums of the values [T, ...] of each index."""
-    flat = [np.bincount(index, one, minlength=count) for one in values.reshape(len(values), -1).T]
+    columns = values.reshape(len(values), -1).T
+    flat = [np.bincount(index, column, minlength=count) for column in columns]
     sums: Array = np.stack(flat, 1).astype(np.float64).reshape(count, *values.shape[1:])
     return sums
 
@@ -207,8 +219,8 @@ def _sums(index: NDArray[np.int64], values: Array, count: int) -> Array:
 def _crosses(vectors: Array) -> Array:
     """[N, 3, 3] such that _crosses(a) @ b is the cross product of a and b."""
     x, y, z = vectors.T
-    none = np.zeros_like(x)
-    return np.stack([none, -z, y, z, none, -x, -y, x, none], 1).reshape(-1, 3, 3)
+    zero = np.zeros_like(x)
+    return np.stack([zero, -z, y, z, zero, -x, -y, x, zero], 1).reshape(-1, 3, 3)
 
 
 def rotations(vectors: Array) -> Array:
@@ -217,8 +229,8 @@ def rotations(vectors: Array) -> Array:
     cross = _crosses(vectors)
     sine = np.sinc(angle / np.pi)
     cosine = 0.5 * np.sinc(angle / (2 * np.pi)) ** 2  # (1 - cos) / angle^2
-    found: Array = np.eye(3) + sine * cross + cosine * (cross @ cross)
-    return found
+    matrices: Array = np.eye(3) + sine * cross + cosine * (cross @ cross)
+    return matrices
 
 
 def rotation_vectors(rotation: Array) -> Array:
@@ -233,5 +245,5 @@ def rotation_vectors(rotation: Array) -> Array:
     )
     sine = np.linalg.norm(skew, axis=1) / 2
     angle = np.arctan2(sine, (np.trace(rotation, axis1=1, axis2=2) - 1) / 2)
-    found: Array = skew / 2 / np.sinc(angle / np.pi)[:, None]
-    return found
+    vectors: Array = skew / 2 / np.sinc(angle / np.pi)[:, None]
+    return vectors

@@ -1,4 +1,4 @@
-"""What is found again in several photos: SIFT features, found in the pixels that belong to the cameras."""
+"""SIFT features of photos, found in the pixels that the cameras belong to."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from gbinet.progress import Progress
 from gbinet.scene import View
 
 _MAX_SIZE = 2000  # px, longer side: more costs time and adds little
-_MOST = 2048  # features of a photo
-_THREADS = 8  # at most: each needs memory for a photo and its scales
-_CONTRAST = 0.002  # least; a third of the usual one, since nearly right cameras tell false matches from true
+_MAX_FEATURES = 2048  # of a photo
+_MAX_THREADS = 8  # each needs memory for a photo and its scales
+# A third of the usual least contrast: nearly right cameras tell false matches from true ones.
+_MIN_CONTRAST = 0.002
 
 
 @dataclass(frozen=True)
 class Features:
-    """Those of one photo."""
+    """The features of one photo."""
 
     pixels: NDArray[np.float64]  # [F, 2]
     descriptors: NDArray[np.float16]  # [F, 128] of length 1
     unit: float  # pixels of the photo per pixel of the copy that they were found in
 
-    def without(self, taken: NDArray[np.bool_]) -> Features:
-        return Features(self.pixels[~taken], self.descriptors[~taken], self.unit)
+    def select(self, chosen: NDArray[np.bool_]) -> Features:
+        return Features(self.pixels[chosen], self.descriptors[chosen], self.unit)
 
 
 NONE = Features(np.zeros((0, 2)), np.zeros((0, 128), np.float16), 1.0)
@@ -41,15 +42,15 @@ def find_features(pycolmap: Any, views: Sequence[View], progress: Progress | Non
     """Features of every photo; a photo that cannot be read, or is not of its camera's size, has none."""
     options = pycolmap.FeatureExtractionOptions()
     options.use_gpu, options.num_threads = False, 1
-    options.sift.max_num_features, options.sift.peak_threshold = _MOST, _CONTRAST
+    options.sift.max_num_features, options.sift.peak_threshold = _MAX_FEATURES, _MIN_CONTRAST
 
-    def of(view: View) -> Features:
+    def extract(view: View) -> Features:
         extractor = pycolmap.FeatureExtractor.create(options, pycolmap.Device.cpu)
         return _features_of(pycolmap, extractor, view)
 
     found: list[Features] = []
-    with ThreadPoolExecutor(min(_THREADS, usable_cores()), "features") as pool:
-        for features in pool.map(of, views):
+    with ThreadPoolExecutor(min(_MAX_THREADS, usable_cores()), "features") as pool:
+        for features in pool.map(extract, views):
             found.append(features)
             if progress:
                 progress(len(found), len(views), "finding features")
@@ -62,22 +63,22 @@ def _features_of(pycolmap: Any, extractor: Any, view: View) -> Features:
         photo = read_image(view.image_path)  # [H, W, 3]
         mask = None if view.mask_path is None else read_mask(view.mask_path, size)
     except FormatError:
-        return NONE  # whoever needs its depth will say so
+        return NONE  # estimating its depth will report the error
     if (photo.shape[1], photo.shape[0]) != size:
         return NONE
     unit = max(1.0, max(size) / _MAX_SIZE)
     small = (max(1, round(size[0] / unit)), max(1, round(size[1] / unit)))
     grey = _grey(photo if unit == 1 else shrunk(photo, small))
     keypoints, descriptors = extractor.extract_from_uint8_array(grey)
-    places = np.asarray(pycolmap.keypoints_to_matrix(keypoints), np.float64)[:, :2]  # [F, 2]
-    pixels = places * (np.array(size) / small)
+    small_pixels = np.asarray(pycolmap.keypoints_to_matrix(keypoints), np.float64)[:, :2]  # [F, 2]
+    pixels = small_pixels * (np.array(size) / small)
     values = np.asarray(descriptors.data, np.float32)  # [F, 128]
     values /= np.linalg.norm(values, axis=1, keepdims=True).clip(1e-6)
-    found = Features(pixels, values.astype(np.float16), unit)
+    features = Features(pixels, values.astype(np.float16), unit)
     if mask is None or not len(pixels):
-        return found
+        return features
     column, row = np.floor(pixels).astype(int).clip(0, np.array(size) - 1).T
-    return found.without(~mask[row, column])
+    return features.select(mask[row, column])
 
 
 def _grey(photo: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""What the refinement of cameras came to, said plainly."""
+"""The outcome of refining or checking cameras: figures, a summary, warnings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Refinement:
     views: int
     refined: tuple[str, ...] = ()  # views whose camera was adjusted; none: all were kept as given
     before: float | None = None  # px, median distance of matches from their epipolar lines; None: no matches
-    after: float | None = None  # the same with the adjusted cameras, also where these were not taken
+    after: float | None = None  # the same with the adjusted cameras, also where these were not used
     moved: float = 0.0  # scene units, median distance between given and refined centres
     turned: float = 0.0  # degrees, median
     pairs: int = 0  # of photos that were found to match
@@ -28,7 +28,7 @@ class Refinement:
 
     @staticmethod
     def from_dict(stored: dict[str, Any]) -> Refinement:
-        """What `to_dict` gave; whatever else it is, is one of the errors of `int`, `float` and dicts."""
+        """From what `to_dict` gave; anything else is a KeyError, TypeError, ValueError or OverflowError."""
         before, after, kept = (stored[key] for key in ("before", "after", "kept_because"))
         return Refinement(
             int(stored["views"]),
@@ -45,7 +45,7 @@ class Refinement:
         )
 
     def summary(self) -> str:
-        """One line that says what came of it."""
+        """One line for people."""
         if self.kept_because is not None:
             return f"the given cameras were kept: {self.kept_because}"
         return (

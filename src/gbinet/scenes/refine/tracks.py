@@ -1,4 +1,4 @@
-"""Matches of pairs -> tracks of points, and where these points are."""
+"""Matches of pairs of photos -> tracks of points, and the positions of these points."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from gbinet.scenes.refine.features import Features
 from gbinet.scenes.refine.guided import Array, CameraArrays, Matches
 
-_LEAST_ANGLE = np.radians(0.5)  # between two of a point's rays: less says nothing about its depth
-_ROUNDS = 4  # of triangulation, each without what is far off in the one before
+_MIN_ANGLE = np.radians(0.5)  # between two of a point's rays: less says nothing about its depth
+_ROUNDS = 4  # of triangulation, each without the worst observations of the one before
 
-Whole = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Tracks:
     """Observations, ordered by point."""
 
-    point: Whole  # [T] 0, 0, 0, 1, 1, ...
-    view: Whole  # [T]
-    feature: Whole  # [T]
+    point: Ints  # [T] 0, 0, 0, 1, 1, ...
+    view: Ints  # [T]
+    feature: Ints  # [T]
     pixels: Array  # [T, 2]
 
     def only(self, kept: NDArray[np.bool_]) -> Tracks:
@@ -37,11 +37,11 @@ class Tracks:
 
 
 def link(matches: Matches, features: Sequence[Features]) -> Tracks:
-    """Features that matches join are one point.
+    """Join matched features into tracks, one per point.
 
     A view with two features of one point is dropped from that track.
     """
-    counts = np.array([len(one.pixels) for one in features])
+    counts = np.array([len(found.pixels) for found in features])
     starts = np.concatenate([[0], counts.cumsum()])
     if not matches:
         none = np.zeros(0, np.int64)
@@ -50,19 +50,20 @@ def link(matches: Matches, features: Sequence[Features]) -> Tracks:
     label = _joined(int(starts[-1]), ends)
     used = np.unique(ends)  # features, by view
     view = np.searchsorted(starts, used, side="right") - 1
-    keys = label[used] * len(features) + view
-    once = np.unique(keys, return_inverse=True, return_counts=True)
-    alone = once[2][once[1]] == 1
-    used, view, owner = used[alone], view[alone], label[used][alone]
-    order = np.lexsort((view, owner))
-    used, view, owner = used[order], view[order], owner[order]
-    pixels = np.concatenate([one.pixels for one in features])[used]
-    every = Tracks(owner, view, used - starts[view], pixels)
-    return every.only(_of_several(every.point))
+    _, inverse, occurrences = np.unique(
+        label[used] * len(features) + view, return_inverse=True, return_counts=True
+    )
+    single = occurrences[inverse] == 1  # the only feature of its view in its track
+    used, view, point = used[single], view[single], label[used][single]
+    order = np.lexsort((view, point))
+    used, view, point = used[order], view[order], point[order]
+    pixels = np.concatenate([found.pixels for found in features])[used]
+    tracks = Tracks(point, view, used - starts[view], pixels)
+    return tracks.only(_is_seen_twice(tracks.point))
 
 
-def _joined(count: int, ends: Whole) -> Whole:
-    """[F] the smallest feature that each is joined with, over however many matches."""
+def _joined(count: int, ends: Ints) -> Ints:
+    """[F] number of the first feature of each feature's connected component, where matches are the edges."""
     label = np.arange(count)
     while True:
         before = label.copy()
@@ -75,88 +76,94 @@ def _joined(count: int, ends: Whole) -> Whole:
             return label
 
 
-def _of_several(point: Whole) -> NDArray[np.bool_]:
-    """[T] whether a point has two observations or more."""
-    _, place, counts = np.unique(point, return_inverse=True, return_counts=True)
-    several: NDArray[np.bool_] = counts[place] >= 2
-    return several
+def _is_seen_twice(point: Ints) -> NDArray[np.bool_]:
+    """[T] whether the point of each observation has two observations or more."""
+    _, inverse, counts = np.unique(point, return_inverse=True, return_counts=True)
+    seen_twice: NDArray[np.bool_] = counts[inverse] >= 2
+    return seen_twice
 
 
-def triangulated(tracks: Tracks, cameras: CameraArrays, most: Array) -> tuple[Tracks, Array]:
-    """Tracks that are points, and the points [P, 3]; observations over most[view] px off are left out."""
+def triangulated(tracks: Tracks, cameras: CameraArrays, max_error: Array) -> tuple[Tracks, Array]:
+    """Tracks that can be triangulated, and their points [P, 3].
+
+    Observations that are more than max_error[view] px off are left out.
+    """
     for _ in range(_ROUNDS):
         if not len(tracks.point):
             break
         points = _nearest_to_rays(tracks, cameras)
         error, depth = reprojected(tracks, cameras, points)
-        fits = (depth > 0) & (error <= most[tracks.view])
-        wide = _widest_angle(tracks, cameras, points) >= _LEAST_ANGLE
+        fits = (depth > 0) & (error <= max_error[tracks.view])
+        wide = _widest_angle(tracks, cameras, points) >= _MIN_ANGLE
         if fits.all() and wide.all():
             return tracks, points
-        # The worst only: what else looks wrong may be right without it.
-        bad = np.where(depth > 0, error, np.inf)
+        # Drop only the worst observation of a point: the others may fit without it.
+        error = np.where(depth > 0, error, np.inf)
         worst = np.zeros(tracks.count)
-        np.maximum.at(worst, tracks.point, bad)
-        out = ~fits & (bad >= worst[tracks.point])
-        kept = ~out & wide[tracks.point]
-        tracks = tracks.only(kept & _still_several(tracks.point, kept))
+        np.maximum.at(worst, tracks.point, error)
+        dropped = ~fits & (error >= worst[tracks.point])
+        kept = ~dropped & wide[tracks.point]
+        tracks = tracks.only(kept & _is_kept_twice(tracks.point, kept))
     if not len(tracks.point):
         return tracks, np.zeros((0, 3))
     points = _nearest_to_rays(tracks, cameras)
     error, depth = reprojected(tracks, cameras, points)
     good = np.ones(tracks.count, bool)
-    np.logical_and.at(good, tracks.point, (depth > 0) & (error <= most[tracks.view]))
-    good &= _widest_angle(tracks, cameras, points) >= _LEAST_ANGLE
+    np.logical_and.at(good, tracks.point, (depth > 0) & (error <= max_error[tracks.view]))
+    good &= _widest_angle(tracks, cameras, points) >= _MIN_ANGLE
     return tracks.only(good[tracks.point]), points[good]
 
 
-def _still_several(point: Whole, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _is_kept_twice(point: Ints, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[T] whether two observations or more of the point of each observation are kept."""
     counts = np.bincount(point, kept, minlength=int(point[-1]) + 1)
-    several: NDArray[np.bool_] = counts[point] >= 2
-    return several
+    kept_twice: NDArray[np.bool_] = counts[point] >= 2
+    return kept_twice
 
 
 def reprojected(tracks: Tracks, cameras: CameraArrays, points: Array) -> tuple[Array, Array]:
-    """Pixels between every observation and its point [T], and the point's depth there [T]."""
+    """Reprojection error of every observation in px [T], and the depth of its point in its view [T]."""
     pose = cameras.cam_from_world[tracks.view]  # [T, 4, 4]
-    local = np.einsum("tij,tj->ti", pose[:, :3, :3], points[tracks.point]) + pose[:, :3, 3]
-    seen = np.einsum("tij,tj->ti", cameras.K[tracks.view], local)
-    depth = local[:, 2]
-    safe = np.where(np.abs(seen[:, 2:]) < 1e-12, 1e-12, seen[:, 2:])
-    return np.linalg.norm(seen[:, :2] / safe - tracks.pixels, axis=1), depth
+    in_camera = np.einsum("tij,tj->ti", pose[:, :3, :3], points[tracks.point]) + pose[:, :3, 3]
+    projected = np.einsum("tij,tj->ti", cameras.K[tracks.view], in_camera)  # [T, 3]
+    divisor = np.where(np.abs(projected[:, 2:]) < 1e-12, 1e-12, projected[:, 2:])
+    return np.linalg.norm(projected[:, :2] / divisor - tracks.pixels, axis=1), in_camera[:, 2]
 
 
 def _rays(tracks: Tracks, cameras: CameraArrays) -> Array:
     """[T, 3] directions in the world, of length 1."""
     inverse = np.linalg.inv(cameras.K)[tracks.view]
-    whole = np.concatenate([tracks.pixels, np.ones((len(tracks.pixels), 1))], 1)
-    local = np.einsum("tij,tj->ti", inverse, whole)
-    rays = np.einsum("tji,tj->ti", cameras.cam_from_world[tracks.view][:, :3, :3], local)
-    found: Array = rays / np.linalg.norm(rays, axis=1, keepdims=True)
-    return found
+    homogeneous = np.concatenate([tracks.pixels, np.ones((len(tracks.pixels), 1))], 1)
+    in_camera = np.einsum("tij,tj->ti", inverse, homogeneous)
+    rays = np.einsum("tji,tj->ti", cameras.cam_from_world[tracks.view][:, :3, :3], in_camera)
+    unit: Array = rays / np.linalg.norm(rays, axis=1, keepdims=True)
+    return unit
 
 
 def _nearest_to_rays(tracks: Tracks, cameras: CameraArrays) -> Array:
-    """[P, 3] least squares of the angles to the rays: squared distances over those of the cameras."""
+    """[P, 3] points with the least squared angles to their rays.
+
+    The squared distance to a ray is weighted by one over that to its camera, from the round before.
+    """
     rays, centres = _rays(tracks, cameras), cameras.centres[tracks.view]
-    across = np.eye(3) - rays[:, :, None] * rays[:, None, :]  # [T, 3, 3]
+    off_ray = np.eye(3) - rays[:, :, None] * rays[:, None, :]  # [T, 3, 3]
     weight = np.ones(len(rays))
     points = np.zeros((tracks.count, 3))
     for _ in range(2):
-        parts = across * weight[:, None, None]
+        parts = off_ray * weight[:, None, None]
         matrix = np.zeros((tracks.count, 3, 3))
         right = np.zeros((tracks.count, 3))
         np.add.at(matrix, tracks.point, parts)
         np.add.at(right, tracks.point, np.einsum("tij,tj->ti", parts, centres))
-        steady = 1e-12 * np.trace(matrix, axis1=1, axis2=2)[:, None, None] * np.eye(3)
-        points = np.linalg.solve(matrix + steady, right[..., None])[..., 0]
+        regulariser = 1e-12 * np.trace(matrix, axis1=1, axis2=2)[:, None, None] * np.eye(3)
+        points = np.linalg.solve(matrix + regulariser, right[..., None])[..., 0]
         weight = 1 / ((points[tracks.point] - centres) ** 2).sum(1).clip(1e-24)
         weight /= weight.max()
     return points
 
 
 def _widest_angle(tracks: Tracks, cameras: CameraArrays, points: Array) -> Array:
-    """[P] about the largest angle between two rays of a point: twice the largest to the middle of all."""
+    """[P] estimate of the largest angle between two rays of a point: twice the largest one to their mean."""
     rays = points[tracks.point] - cameras.centres[tracks.view]
     rays /= np.linalg.norm(rays, axis=1, keepdims=True).clip(1e-24)
     middle = np.zeros((tracks.count, 3))

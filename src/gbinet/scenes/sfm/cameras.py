@@ -1,4 +1,4 @@
-"""Which photos were taken with one camera: they share one set of lens parameters."""
+"""Which photos were taken with the same camera, and so share one set of lens parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIRRORED = (2, 4, 5, 7)  # EXIF orientations
 
 @dataclass(frozen=True)
 class InputPhoto:
-    """One photo as structure from motion sees it."""
+    """A photo as structure from motion uses it."""
 
     path: Path
     name: str  # below the folder of photos, with /
@@ -27,16 +27,17 @@ class InputPhoto:
 
 
 def input_photo(path: Path, name: str) -> InputPhoto:
-    """Features are found in the pixels as stored, so that a camera held upright stays the same camera.
+    """Read what structure from motion needs to know about a photo.
 
-    A mirrored photo shows no real world beside others, Pillow turns TIFF files by itself, and pycolmap reads
-    neither HEIC nor camera raw: these are rewritten upright first.
+    Features are found in the pixels as stored, so that a camera held upright stays the same camera. Photos
+    are rewritten upright first if they are mirrored (they do not fit the others), TIFF with an orientation
+    (Pillow turns these by itself), HEIC or camera raw (pycolmap cannot read them).
     """
     header, exif = read_header(path), read_exif(path)
     rewritten = header.orientation in _MIRRORED or exif.orientation != header.orientation
     rewritten |= path.suffix.lower() not in WRITABLE
     if rewritten:
-        read_image(path)  # pixels that are broken are said now
+        read_image(path)  # raises now if the pixels are broken
     return InputPhoto(path, name, header.size if rewritten else header.stored_size, exif, rewritten)
 
 

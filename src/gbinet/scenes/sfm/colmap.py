@@ -21,14 +21,14 @@ from gbinet.formats.optional import load_pycolmap
 from gbinet.progress import Progress
 from gbinet.scenes.sfm.cameras import InputPhoto
 from gbinet.scenes.sfm.matching import Pair, find_pairs
-from gbinet.scenes.sfm.outcome import absurd_photos
+from gbinet.scenes.sfm.outcome import photos_with_impossible_camera
 
 _MAX_SIZE = 2000  # px, longer side for finding features: more costs time and adds little
 _SEED = 0
 _BLOCK = 500  # pairs that are compared between two reports of progress
-_PARALLEL = math.radians(15)  # photos that all look the same way within this say nothing about focal lengths
-_DRIFT = 0.03  # share that a focal length may then differ from EXIF
-_SMALLEST_MODEL = 3  # photos; smaller further models are not worth a word
+_PARALLEL = math.radians(15)  # if all photos look the same way within this, they do not fix focal lengths
+_MAX_DRIFT = 0.03  # share by which a focal length may then differ from EXIF
+_SMALLEST_MODEL = 3  # photos; smaller models are not reported
 
 
 @contextmanager
@@ -45,9 +45,9 @@ def quiet() -> Iterator[Any]:
 
 
 def numbered(index: int, photo: InputPhoto) -> str:
-    """The name that pycolmap sees: no file name of a user can break its lists or its order."""
-    own = Path(photo.name).suffix.lower()
-    suffix = ".jpg" if own == ".jpeg" else own
+    """The name that pycolmap gets instead of the file's, which could break its lists or its order."""
+    suffix = Path(photo.name).suffix.lower()
+    suffix = ".jpg" if suffix == ".jpeg" else suffix
     return f"{index:06d}{suffix}"
 
 
@@ -104,27 +104,26 @@ def match(
 def find_models(
     pycolmap: Any, database: Path, images: Path, count: int, progress: Progress | None
 ) -> tuple[list[Any], bool]:
-    """Models of the photos, that with the most sound photos first; whether focal lengths were kept fixed.
+    """Models of the photos, that with the most sound photos first; and whether focal lengths were kept fixed.
 
-    Where half of the photos or more get no sound pose, or all of them look the same way and their focal
-    length has left what EXIF says, it is tried again with the focal lengths of EXIF: they run away when
-    photos say little about them.
+    If half of the photos or more get no sound pose, or all of them look the same way and a focal length has
+    drifted away from EXIF, mapping is tried again with the focal lengths of EXIF.
     """
     models = _map(pycolmap, database, images, count, False, progress)
     drifted = bool(models) and _drifted(pycolmap, database, models[0])
-    if models and _sound(models[0]) > count / 2 and not drifted:
+    if models and _num_sound_photos(models[0]) > count / 2 and not drifted:
         return models, False
-    again = _map(pycolmap, database, images, count, True, progress)
-    found = _sound(again[0]) if again else 0
-    if found and (not models or found > _sound(models[0]) or (drifted and found >= 0.9 * _sound(models[0]))):
-        return again, True
-    return models, False
+    fixed_models = _map(pycolmap, database, images, count, True, progress)
+    free, fixed = (_num_sound_photos(found[0]) if found else 0 for found in (models, fixed_models))
+    better = fixed > free or (drifted and fixed >= 0.9 * free)
+    return (fixed_models, True) if fixed and better else (models, False)
 
 
 def _drifted(pycolmap: Any, database: Path, model: Any) -> bool:
-    """Whether a focal length left that of EXIF where nothing holds it.
+    """Whether all photos look the same way and a focal length has drifted away from EXIF.
 
-    A drone that looks straight down sees the same picture from twice the height with twice the focal length.
+    Nothing fixes it then: a drone that looks straight down sees the same picture from twice the height with
+    twice the focal length.
     """
     with pycolmap.Database.open(database) as opened:
         known = {c.camera_id: c for c in opened.read_all_cameras() if c.has_prior_focal_length}
@@ -138,11 +137,11 @@ def _drifted(pycolmap: Any, database: Path, model: Any) -> bool:
         for i in model.cameras
         if i in known
     ]
-    return any(abs(math.log(ratio)) > _DRIFT for ratio in ratios)
+    return any(abs(math.log(ratio)) > _MAX_DRIFT for ratio in ratios)
 
 
-def _sound(model: Any) -> int:
-    return int(model.num_reg_images()) - len(absurd_photos(model))
+def _num_sound_photos(model: Any) -> int:
+    return int(model.num_reg_images()) - len(photos_with_impossible_camera(model))
 
 
 def _map(
@@ -176,4 +175,4 @@ def _map(
     )
     shutil.rmtree(attempts, ignore_errors=True)
     found = [model for _, model in sorted(models.items()) if model.num_reg_images() >= 2]
-    return sorted(found, key=_sound, reverse=True)
+    return sorted(found, key=_num_sound_photos, reverse=True)

@@ -1,4 +1,4 @@
-"""Which pairs of photos are compared, by what is known about them."""
+"""Which pairs of photos are compared, depending on what is known about them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gbinet.scenes.sfm.cameras import InputPhoto
 Pair = tuple[int, int]  # numbers of two photos, the smaller one first
 
 ALL_PAIRS = 100  # up to so many photos every pair is compared
-_FEW_PLACED = 40  # the same where places are known: below, neighbours in space save little
+_ALL_PAIRS_WITH_GPS = 40  # the same where GPS is known: for fewer photos, neighbours in space save little
 _NEIGHBOURS = 30  # photos nearest in space that each photo is compared with
 _FOLLOWING = 10  # frames that follow a frame, and its 16th, 32nd, ... successor up to 2 to the power of this
 _SIMILAR = 40  # photos that look alike, where nothing else is known
-_LOOPS = 20  # the same beside neighbours in a sequence: closes loops
+_SIMILAR_IN_SEQUENCE = 20  # the same, in addition to neighbours in a sequence: closes loops
 _EARTH = 6_371_000.0  # m
 _WORDS = 6144  # of the vocabulary; faiss wants some 40 features per word
 _FEATURES = 262_144  # it is learned from
@@ -29,10 +29,10 @@ _FEATURES = 262_144  # it is learned from
 
 def plan(photos: Sequence[InputPhoto]) -> str:
     """How the photos are compared: 'all', 'space', 'sequence' or 'looks'."""
-    placed = sum(photo.exif.gps is not None for photo in photos)
-    if len(photos) <= _FEW_PLACED:
+    with_gps = sum(photo.exif.gps is not None for photo in photos)
+    if len(photos) <= _ALL_PAIRS_WITH_GPS:
         return "all"
-    if placed >= 0.9 * len(photos) and _spread(photos) > 5:
+    if with_gps >= 0.9 * len(photos) and _spread(photos) > 5:
         return "space"
     if all(is_frame_name(photo.name) for photo in photos):
         return "sequence"
@@ -56,11 +56,11 @@ def all_pairs(count: int) -> list[Pair]:
 
 
 def pairs_in_space(photos: Sequence[InputPhoto]) -> list[Pair]:
-    """Each photo with its nearest neighbours; photos without a place with all others."""
-    spots = positions(photos)  # [N, 2], nan where unknown
+    """Each photo with its nearest neighbours; photos without GPS with all others."""
+    metres = positions(photos)  # [N, 2], nan where unknown
     pairs: set[Pair] = set()
-    for index, own in enumerate(spots):
-        distance = np.linalg.norm(spots - own, axis=1)
+    for index, position in enumerate(metres):
+        distance = np.linalg.norm(metres - position, axis=1)
         nearest = np.argsort(np.where(np.isnan(distance), -1.0, distance), kind="stable")
         unknown = int(np.isnan(distance).sum())
         pairs |= _with(index, nearest[: unknown + _NEIGHBOURS + 1])
@@ -111,32 +111,32 @@ def find_pairs(
         return pairs_in_space(photos)
     if how == "sequence":
         near = pairs_in_sequence([photo.name for photo in photos])
-        return sorted({*near, *pairs_by_looks(pycolmap, database, folder, _LOOPS)})
+        return sorted({*near, *pairs_by_looks(pycolmap, database, folder, _SIMILAR_IN_SEQUENCE)})
     return pairs_by_looks(pycolmap, database, folder, _SIMILAR)
 
 
 def positions(photos: Sequence[InputPhoto]) -> NDArray[np.float64]:
-    """[N, 2] metres east and north of the first known place; nan where a photo does not know its own.
+    """[N, 2] metres east and north of the first photo with GPS; nan for photos without.
 
     Heights are left out: GPS is far worse at them.
     """
-    nowhere = (math.nan,) * 3
-    degrees = np.array([(p.exif.gps or nowhere)[1::-1] for p in photos])  # [N, 2] longitude, latitude
+    unknown = (math.nan,) * 3
+    degrees = np.array([(p.exif.gps or unknown)[1::-1] for p in photos])  # [N, 2] longitude, latitude
     known = degrees[~np.isnan(degrees[:, 0])]
     if len(known) == 0:
         return degrees
-    metres = math.radians(1) * _EARTH
-    scale = np.array([metres * math.cos(math.radians(known[0, 1])), metres])
+    metres_per_degree = math.radians(1) * _EARTH
+    scale = metres_per_degree * np.array([math.cos(math.radians(known[0, 1])), 1.0])
     offset = (degrees - known[0] + 180) % 360 - 180  # across the date line too
     metric: NDArray[np.float64] = offset * scale
     return metric
 
 
 def _spread(photos: Sequence[InputPhoto]) -> float:
-    """Metres: half of the known places lie within this of their middle. Indoors, GPS says one for all."""
-    spots = positions(photos)
-    spots = spots[~np.isnan(spots[:, 0])]
-    return float(np.median(np.linalg.norm(spots - np.median(spots, axis=0), axis=1)))
+    """Median distance in metres of the known positions from their middle. Indoors, GPS gives only one."""
+    known = positions(photos)
+    known = known[~np.isnan(known[:, 0])]
+    return float(np.median(np.linalg.norm(known - np.median(known, axis=0), axis=1)))
 
 
 def _with(index: int, others: NDArray[np.int64]) -> set[Pair]:

@@ -1,4 +1,4 @@
-"""What structure from motion came to, said plainly: in figures, and in what to do where it went badly."""
+"""The outcome of structure from motion: figures, and warnings that say what to do where it went badly."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ADVICE = (
 
 # Focal length over the longer side of the photo: a fisheye lens has 0.3, a 400 mm lens 11.
 SHORTEST, LONGEST = 0.2, 15.0
-_MANY_PIXELS = 2.0  # reprojection error of a model that does not fit
-_HOW = {
+_MAX_ERROR = 2.0  # px, reprojection error: more means a model that does not fit
+_PAIRING = {
     "all": "every pair of photos",
     "space": "neighbours by GPS",
     "sequence": "neighbours by number, and photos that look alike",
@@ -40,7 +40,7 @@ class CameraFacts:
         return CameraFacts(str(stored["model"]), width, height, float(stored["focal"]), photos, params)
 
     @property
-    def absurd(self) -> bool:
+    def is_impossible(self) -> bool:
         return not SHORTEST <= self.focal / max(self.width, self.height) <= LONGEST
 
 
@@ -54,7 +54,7 @@ class Outcome:
     compared: str  # how pairs were chosen: 'all', 'space', 'sequence', 'looks'
     pairs: int
     others: tuple[tuple[str, ...], ...]  # photos of further models, which fit together but not with the first
-    unsound: tuple[str, ...]  # photos left out because their camera cannot be real
+    unsound: tuple[str, ...]  # photos left out because their camera came out as an impossible one
     fixed_focal: bool  # focal lengths were kept as EXIF says (or guessed), since they could not be found
     seconds: dict[str, float]  # features, matching, mapping
 
@@ -67,8 +67,8 @@ class Outcome:
 
     @staticmethod
     def from_dict(stored: dict[str, Any]) -> Outcome:
-        """What `to_dict` gave; whatever else it is, is one of the errors of `int`, `float` and dicts."""
-        if stored["compared"] not in _HOW:
+        """The inverse of `to_dict`. A damaged record is an error of `int`, `float`, tuples or dicts."""
+        if stored["compared"] not in _PAIRING:
             raise ValueError(f"pairs were not chosen by {stored['compared']!r}")
         return Outcome(
             int(stored["points"]),
@@ -90,19 +90,19 @@ class Outcome:
             "reprojection error": f"{self.error:.2f} px",
             "cameras": str(len(self.cameras)),
             "focal lengths": focal + (", ..." if len(self.cameras) > 6 else ""),
-            "compared": f"{_HOW[self.compared]} ({self.pairs:,} pairs)",
+            "compared": f"{_PAIRING[self.compared]} ({self.pairs:,} pairs)",
             **{key: f"{value:.1f} s" for key, value in self.seconds.items()},
         }
 
-    def doubts(self, placed: int, total: int) -> list[str]:
-        """What speaks against the poses, and what to do."""
+    def warnings(self, placed: int, total: int) -> list[str]:
+        """Reasons to mistrust the poses, each with what to do."""
         texts = []
         if placed < 0.75 * total:
             texts.append(
                 f"structure from motion placed only {placed} of {total} photos; the cloud shows what these "
                 f"see. {ADVICE}; take more photos between those that were not placed and the others"
             )
-        if self.error > _MANY_PIXELS:
+        if self.error > _MAX_ERROR:
             texts.append(
                 f"the poses fit badly: points lie {self.error:.1f} px off on average. If the photos come "
                 "from several cameras or were cropped, give --camera per-photo"
@@ -129,7 +129,7 @@ def listed(names: tuple[str, ...] | list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def outcome_of(model: Any) -> tuple[CameraFacts, ...]:
+def camera_facts(model: Any) -> tuple[CameraFacts, ...]:
     """Cameras of a pycolmap model that any photo uses."""
     used: dict[int, int] = {}
     for image in model.images.values():
@@ -152,7 +152,7 @@ def outcome_of(model: Any) -> tuple[CameraFacts, ...]:
     return tuple(facts)
 
 
-def absurd_photos(model: Any) -> list[int]:
+def photos_with_impossible_camera(model: Any) -> list[int]:
     """Ids of posed photos whose camera cannot be real."""
     found = []
     for image in model.images.values():

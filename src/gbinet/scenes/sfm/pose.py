@@ -1,4 +1,4 @@
-"""Bare photos -> posed scene: structure from motion with pycolmap, kept in the output folder."""
+"""Bare photos -> posed scene: structure from motion with pycolmap, stored in the output folder."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ from gbinet.scenes.photos import list_photos
 from gbinet.scenes.sfm.cameras import CameraSharing, InputPhoto, camera_groups, input_photo
 from gbinet.scenes.sfm.colmap import find_features, find_models, match, numbered, quiet
 from gbinet.scenes.sfm.matching import plan
-from gbinet.scenes.sfm.outcome import ADVICE, Outcome, absurd_photos, listed, no_model, outcome_of
+from gbinet.scenes.sfm.outcome import (
+    ADVICE,
+    Outcome,
+    camera_facts,
+    listed,
+    no_model,
+    photos_with_impossible_camera,
+)
 
 _PHOTO_BYTES = 6 << 20  # of disk per photo: 2 MiB of features and matches, and as much again while they grow
-VERSION = 3  # of what this module does: results of another one are not taken over
+VERSION = 3  # raise it when this module changes: results of other versions are not used
 _LISTS = ("placed", "missing", "broken", "copies")  # of PosedPhotos, as sfm.json holds them
 
 
@@ -44,20 +51,20 @@ class PosedPhotos:
         return {**lists, **({} if self.outcome is None else self.outcome.to_dict())}
 
     def summary(self) -> str:
-        """One line that says what came of it."""
+        """One line for people."""
         total = len(self.placed) + len(self.missing)
         text = f"{len(self.placed)} of {total} photos posed"
         if self.outcome is None:
             return text
-        found, cameras = self.outcome, len(self.outcome.cameras)
+        outcome, cameras = self.outcome, len(self.outcome.cameras)
         return (
-            f"{text} with {cameras} camera{'s' * (cameras != 1)}: {found.points:,} points, "
-            f"{found.error:.2f} px reprojection error, {found.total_seconds:.0f} s"
+            f"{text} with {cameras} camera{'s' * (cameras != 1)}: {outcome.points:,} points, "
+            f"{outcome.error:.2f} px reprojection error, {outcome.total_seconds:.0f} s"
         )
 
     def warnings(self) -> list[str]:
         total = len(self.missing) + len(self.placed)
-        texts = [] if self.outcome is None else self.outcome.doubts(len(self.placed), total)
+        texts = [] if self.outcome is None else self.outcome.warnings(len(self.placed), total)
         if self.missing:
             texts.append(f"{len(self.missing)} of {total} photos could not be placed: {listed(self.missing)}")
         if self.broken:
@@ -72,7 +79,7 @@ class PosedPhotos:
 def pose_photos(
     photos: Path, out: Path, progress: Progress | None = None, camera: CameraSharing | None = None
 ) -> PosedPhotos:
-    """Find the cameras of all photos in a folder; the result lies in `out` and is found again there.
+    """Find the cameras of all photos in a folder; the result is stored in `out` and read by later calls.
 
     camera  which photos share a camera; by default those of the same size and EXIF camera. "per-folder": one
             camera for each subfolder; photos in subfolders are read too.
@@ -93,11 +100,11 @@ def pose_photos(
         "camera": camera or "auto",
         "version": VERSION,
     }
-    if (finished := _finished(out, state)) is not None:
+    if (finished := _read_finished(out, state)) is not None:
         hashes.save()
-        _follow(distinct, out / "images")
+        _update_links(distinct, out / "images")
         return finished
-    _start(distinct, out, state)
+    _prepare_folder(distinct, out, state)
     hashes.save()
     try:
         placed, outcome = _reconstructed(photos, out, distinct, camera, progress)
@@ -142,7 +149,7 @@ def _reconstructed(
         if not models:
             raise SceneError(no_model(folder, len(photos)))
         best, others = models[0], models[1:]
-        unsound = absurd_photos(best)
+        unsound = photos_with_impossible_camera(best)
         if best.num_reg_images() - len(unsound) < 2:
             raise SceneError(
                 f"{folder}: the photos fit together only with lenses that cannot exist (focal lengths of "
@@ -156,7 +163,7 @@ def _reconstructed(
     outcome = Outcome(
         points=best.num_points3D(),
         error=float(best.compute_mean_reprojection_error()),
-        cameras=outcome_of(best),
+        cameras=camera_facts(best),
         compared=how,
         pairs=len(pairs),
         others=tuple(tuple(sorted({name[n] for n in _names(other)} - placed)) for other in others),
@@ -214,11 +221,11 @@ def _distinct(photos: list[InputPhoto], content_of: dict[Path, str]) -> tuple[li
     first: dict[str, InputPhoto] = {}
     for photo in photos:
         first.setdefault(content_of[photo.path], photo)
-    kept = list(first.values())
-    return kept, [photo.name for photo in photos if first[content_of[photo.path]] is not photo]
+    distinct = list(first.values())
+    return distinct, [photo.name for photo in photos if first[content_of[photo.path]] is not photo]
 
 
-def _finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
+def _read_finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
     """The result of an earlier run over the same photos."""
     try:
         stored = read_json(out / "sfm.json")
@@ -230,23 +237,23 @@ def _finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
         return None
 
 
-def _start(photos: list[InputPhoto], out: Path, state: dict[str, Any]) -> None:
-    """Folders of photos, and a database: that of an interrupted run over the same photos is taken up."""
+def _prepare_folder(photos: list[InputPhoto], out: Path, state: dict[str, Any]) -> None:
+    """Make the folders of photos; keep the database of an interrupted run over the same photos."""
     (out / "sfm.json").unlink(missing_ok=True)  # the model that it describes is about to be replaced
     _remove_links(out)
     write_json(out / "begun.json", state)  # before the links: the next run finds them
-    _collect(photos, out)
+    _link_photos(photos, out)
     _check_space(out, len(photos))
-    begun = out / "database.json"
-    if read_record(begun) != state:
+    database_state = out / "database.json"
+    if read_record(database_state) != state:
         for name in ("database.db", "database.db-wal", "database.db-shm", "database.db-journal"):
             (out / name).unlink(missing_ok=True)
-        write_json(begun, state)
+        write_json(database_state, state)
 
 
 def _remove_links(out: Path) -> None:
-    """Links to photos (or copies) that an earlier run made here and recorded by name; nothing else."""
-    shutil.rmtree(out / "numbered", ignore_errors=True)  # all of it is ours
+    """Remove the links to photos (or copies) that an earlier run made here and recorded; nothing else."""
+    shutil.rmtree(out / "numbered", ignore_errors=True)  # holds nothing of the user
     try:
         names = [str(name) for name, _ in read_json(out / "begun.json")["photos"]]
     except (OSError, FormatError, ValueError, KeyError, TypeError):
@@ -256,8 +263,8 @@ def _remove_links(out: Path) -> None:
             (out / "images" / name).unlink(missing_ok=True)
 
 
-def _collect(photos: list[InputPhoto], out: Path) -> None:
-    """Links to the photos (copies where links are not possible) under their own names, and under numbers."""
+def _link_photos(photos: list[InputPhoto], out: Path) -> None:
+    """Link the photos (copy them where links are not possible) under their own names, and under numbers."""
     with atomic_path(out / "photos.txt") as temporary:  # says why, if the folder cannot be written
         temporary.write_bytes(b"".join(bytes(photo.path.resolve()) + b"\n" for photo in photos))
     (out / "numbered").mkdir(parents=True)
@@ -275,8 +282,8 @@ def _collect(photos: list[InputPhoto], out: Path) -> None:
         _link(own.resolve(), out / "numbered" / numbered(index, photo))
 
 
-def _follow(photos: list[InputPhoto], folder: Path) -> None:
-    """Links lead to the photos again, where these or the results were moved or copied."""
+def _update_links(photos: list[InputPhoto], folder: Path) -> None:
+    """Make the links lead to the photos again, if these or the results were moved or copied."""
     for photo in photos:
         link = folder / photo.name
         if link.is_symlink() and link.readlink() != photo.path.resolve():
@@ -292,7 +299,7 @@ def _link(target: Path, link: Path) -> None:
 
 
 def _check_space(out: Path, count: int) -> None:
-    """pycolmap ends the whole process when its database meets a full disk: better said before."""
+    """Raise an error if the disk may become full: pycolmap would end the whole process."""
     needed, free = count * _PHOTO_BYTES, shutil.disk_usage(out).free
     if free < needed:
         raise GBiNetError(

@@ -1,10 +1,10 @@
 """3x3 and 3x3x3 convolutions of few channels, in strips: a program walks down and reads each row once.
 
-A row of pixels gives to three rows of the result: the one below, its own and the one above. A program keeps
-the sums of these three, so that it reads a third of what a kernel reads that looks at all rows around each
-pixel, and has a third of the addresses to compute. One product of matrices takes several taps or planes of a
-pixel at once: the three taps along a row, or all planes of a volume. Half precision only. The kernel of
-ops/conv.py and ops/conv_training.py for few channels.
+A row of the input contributes to three rows of the result: the one below, the same and the one above. A
+program keeps the sums of these three, so it reads a third of what a kernel reads that loads all rows around
+each pixel, and computes a third of the addresses. One matrix product takes several taps or planes of a pixel
+at once: the three taps along a row, or all planes of a volume. Half precision only. The kernel of ops/conv.py
+and ops/conv_training.py for few channels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gbinet.ops.conv import Matrices
+from gbinet.ops.conv import StripWeights
+from gbinet.ops.launch_triton import dot_size
+from gbinet.ops.layout import voxel_rows
 
 # Volumes are [B, D, H, W, C] in memory (channels_last_3d); an image is a volume with D = 1.
 _SIZES = ("height", "width", "rows", "depth")  # a kernel compiled once serves images of all sizes
@@ -115,20 +117,20 @@ def suits(
     packed: Tensor,  # [1 or 3, k, k, I, O]
     stride: int,
 ) -> bool:
-    """Whether this kernel should serve a convolution."""
+    """Whether to use this kernel for a convolution."""
     kernel, inputs, outputs = packed.shape[2:]
     elements = volume[0, 0].numel() * max(inputs, outputs)  # indices are 32 bits wide
     few = inputs <= 24 and outputs <= 32
-    half = volume.element_size() == 2  # float32: too much shared memory, and minutes to compile
-    return kernel == 3 and stride == 1 and few and half and elements < 2**31
+    is_half = volume.element_size() == 2  # float32: too much shared memory, and minutes to compile
+    return kernel == 3 and stride == 1 and few and is_half and elements < 2**31
 
 
-def pack(packed: Tensor, bias: Tensor, planes: int) -> Matrices:
+def pack(packed: Tensor, bias: Tensor, planes: int) -> StripWeights:
     """Packed weights [1 or 3, 3, 3, I, O] and bias [O] for volumes of `planes` planes."""
     depth_taps, _, _, inputs, outputs = packed.shape
     by_row = packed.transpose(0, 1)  # [kh, kd, kw, I, O]
     if depth_taps == 3 and planes * max(inputs, outputs) <= _LARGEST:
-        # All planes at once: input plane i gives to output plane o through tap i - o + 1 in depth.
+        # All planes at once: input plane i contributes to output plane o through tap i - o + 1 in depth.
         wide = packed.new_zeros(3, 3, planes, inputs, planes, outputs)  # [kh, kw, ...]
         for i in range(planes):
             for o in range(max(0, i - 1), min(planes, i + 2)):
@@ -142,20 +144,20 @@ def pack(packed: Tensor, bias: Tensor, planes: int) -> Matrices:
 
 def _padded(
     square: Tensor, bias: Tensor, inputs: int, outputs: int, planes: int, taps: int, depth_taps: int
-) -> Matrices:
-    """To sizes that products of matrices take."""
+) -> StripWeights:
+    """With sizes that matrix products take."""
     *leading, rows, columns = square.shape
-    high, broad = max(16, triton.next_power_of_2(rows)), max(8, triton.next_power_of_2(columns))
+    high, broad = dot_size(rows), max(8, triton.next_power_of_2(columns))
     weights = square.new_zeros(*leading, high, broad)
     weights[..., :rows, :columns] = square
     wide_bias = bias.new_zeros(broad)
     wide_bias[:columns] = bias
-    return Matrices(weights, wide_bias, inputs, outputs, planes, taps, depth_taps)
+    return StripWeights(weights, wide_bias, inputs, outputs, planes, taps, depth_taps)
 
 
 def conv(
     volume: Tensor,  # [B, I, D, H, W]
-    matrices: Matrices,
+    matrices: StripWeights,
     *,
     dilation: int = 1,  # in space
     relu: bool = True,
@@ -163,39 +165,34 @@ def conv(
     planar: bool = False,  # D = 1, no skip: the result is contiguous, not channels last
 ) -> Tensor:  # [B, O, D, H, W]
     """3x3 or 3x3x3 convolution with 'same' padding."""
-    rows = _rows(volume)
+    rows = voxel_rows(volume)
     batch, planes, height, width, inputs = rows.shape
     assert not planar or (planes == 1 and skip is None)
     m = matrices
     shape = (batch, m.outputs, planes, height, width)
-    skip_rows = None if skip is None else _rows(skip)
+    skip_rows = None if skip is None else voxel_rows(skip)
     output = rows.new_empty(shape if planar else (batch, planes, height, width, m.outputs))
-    apart = planes // m.planes
+    passes = planes // m.planes  # matrix products for one volume
     block = _block(m)
     across = triton.cdiv(width, block)
-    strip = max(4, min(32, across * height * batch * apart // _PROGRAMS))
+    strip = max(4, min(32, across * height * batch * passes // _PROGRAMS))
     strips = triton.cdiv(height, strip * dilation) * dilation
-    _kernel[(across, strips, batch * apart)](
+    _kernel[(across, strips, batch * passes)](
         rows, m.weights, m.bias, output if skip_rows is None else skip_rows, output, height, width, strip,
-        apart, D=m.planes, I=inputs, O=m.outputs, N=m.planes * m.outputs, STEP=1 if planar else m.outputs,
+        passes, D=m.planes, I=inputs, O=m.outputs, N=m.planes * m.outputs, STEP=1 if planar else m.outputs,
         TAPS=m.taps, DEPTH_TAPS=m.depth_taps, KP=m.weights.shape[2], NP=m.weights.shape[3],
-        DILATION=dilation, RELU=relu, SKIP=_kind_of(skip, planes), BLOCK=block,
-        num_stages=1,  # to load ahead cannot be compiled by Triton 3.6
+        DILATION=dilation, RELU=relu, SKIP=_skip_mode(skip, planes), BLOCK=block,
+        num_stages=1,  # Triton 3.6 cannot compile more
     )  # fmt: skip
     return output if planar else output.permute(0, 4, 1, 2, 3)
 
 
-def _block(matrices: Matrices) -> int:
+def _block(matrices: StripWeights) -> int:
     """Pixels of a program with four warps: as many as leave room in the registers for several programs."""
     return 128 if matrices.weights.shape[3] <= 8 and matrices.weights.shape[2] <= 32 else 64
 
 
-def _kind_of(skip: Tensor | None, planes: int) -> int:
+def _skip_mode(skip: Tensor | None, planes: int) -> int:
     if skip is None:
         return NO_SKIP
     return SKIP_OF_ALL_PLANES if skip.shape[2] == 1 < planes else SKIP
-
-
-def _rows(volume: Tensor) -> Tensor:
-    """[B, C, D, H, W] -> [B, D, H, W, C], contiguous; no copy for channels_last_3d."""
-    return volume.permute(0, 2, 3, 4, 1).contiguous()

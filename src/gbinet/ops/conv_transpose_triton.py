@@ -1,8 +1,8 @@
 """Transposed 3x3x3 convolution that doubles height and width: four pixels of the result from one product.
 
-A pixel of the volume and its right, lower and lower right neighbours give four pixels of the result.
-Neighbours along a row lie side by side, and so do the results of a row: one matrix takes two pixels to all
-four. Half precision only. The kernel of ops/conv.py and ops/conv_training.py for few channels.
+A pixel of the volume and its right, lower and lower right neighbours determine four pixels of the result.
+Neighbours along a row are adjacent in memory, and so are the results of a row: one matrix maps two pixels to
+all four. Half precision only. The kernel of ops/conv.py and ops/conv_training.py for few channels.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from gbinet.ops.launch_triton import dot_size
+from gbinet.ops.layout import voxel_rows
 
 _LARGEST = 32  # outputs: the sums of four pixels stay in registers
 
@@ -59,10 +62,10 @@ def _kernel(
 
 
 def suits(volume: Tensor, outputs: int) -> bool:
-    """Whether this kernel should serve a volume [B, I, D, H, W]."""
+    """Whether to use this kernel for a volume [B, I, D, H, W]."""
     elements = volume[0, 0].numel() * max(volume.shape[1], 4 * outputs)  # indices are 32 bits wide
-    half = volume.element_size() == 2  # float32 takes minutes to compile
-    return outputs <= _LARGEST and half and elements < 2**31
+    is_half = volume.element_size() == 2  # float32 takes minutes to compile
+    return outputs <= _LARGEST and is_half and elements < 2**31
 
 
 def pack(packed: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,11 +76,11 @@ def pack(packed: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """
     inputs, outputs = packed.shape[-2:]
     wide = packed.new_zeros(3, 2, 2, inputs, 2, 2, outputs)  # [kd, row, column, I, row, column, O]
-    ways = ((0, 0, 1), (0, 1, 2), (1, 1, 0))  # of the volume, of the result, tap
-    for down, row, kh in ways:
-        for right, column, kw in ways:
+    offsets_and_taps = ((0, 0, 1), (0, 1, 2), (1, 1, 0))  # offset in the volume, in the result, tap
+    for down, row, kh in offsets_and_taps:
+        for right, column, kw in offsets_and_taps:
             wide[:, down, right, :, row, column] = packed[:, kh, kw]
-    high, broad = (max(16, triton.next_power_of_2(n)) for n in (2 * inputs, 4 * outputs))
+    high, broad = (dot_size(n) for n in (2 * inputs, 4 * outputs))
     weights = packed.new_zeros(3, 2, high, broad)
     weights[:, :, : 2 * inputs, : 4 * outputs] = wide.reshape(3, 2, 2 * inputs, 4 * outputs)
     wide_bias = bias.new_zeros(broad)
@@ -85,7 +88,7 @@ def pack(packed: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return weights, wide_bias
 
 
-def double_into(
+def conv_transpose3d_into(
     volume: Tensor,  # [B, I, D, H, W]
     weights: Tensor,  # [3, 2, KP, NP]
     bias: Tensor,  # [NP] float32
@@ -94,12 +97,12 @@ def double_into(
     """target += relu(transposed convolution of the volume); returns it."""
     sums = target.permute(0, 2, 3, 4, 1)
     if not sums.is_contiguous():
-        raise ValueError("the target's channels must lie side by side")
+        raise ValueError("the target must be channels last")
     _launch(volume, weights, bias, sums, add=True)
     return target
 
 
-def doubled(volume: Tensor, weights: Tensor, outputs: int) -> Tensor:
+def conv_transpose3d(volume: Tensor, weights: Tensor, outputs: int) -> Tensor:
     """The transposed convolution alone, without bias: [B, I, D, H, W] -> [B, O, D, 2H, 2W]."""
     batch, _, depth, height, width = volume.shape
     result = volume.new_empty(batch, depth, 2 * height, 2 * width, outputs)
@@ -108,7 +111,7 @@ def doubled(volume: Tensor, weights: Tensor, outputs: int) -> Tensor:
 
 
 def _launch(volume: Tensor, weights: Tensor, bias: Tensor, target: Tensor, add: bool) -> None:
-    rows = volume.permute(0, 2, 3, 4, 1).contiguous()
+    rows = voxel_rows(volume)
     batch, depth, height, width, inputs = rows.shape
     block, warps = (128, 4) if weights.shape[3] <= 64 else (64, 4)
     _kernel[(triton.cdiv(height * width, block), batch * depth)](

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from gbinet import ops
 
-Chance = np.random.Generator
+Generator = np.random.Generator
 
 
-def chance(*key: int | str) -> Chance:
-    """A generator for one purpose: chance(seed, "lights")."""
+def generator(*key: int | str) -> Generator:
+    """A generator for one purpose: generator(seed, "lights")."""
     return np.random.default_rng([zlib.crc32(k.encode()) if isinstance(k, str) else int(k) for k in key])
 
 
-def log_uniform(rng: Chance, low: float, high: float) -> float:
+def log_uniform(rng: Generator, low: float, high: float) -> float:
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
@@ -30,7 +30,7 @@ def hash_uniform(shape: tuple[int, ...], seed: int, device: torch.device | str) 
     """Uniform numbers in (0, 1), float32, from a hash of their position and the seed."""
     count, offset = int(np.prod(shape)), seed * 0x9E3779B1 & 0xFFFFFFFF
     if ops.usable(torch.empty(0, device=device)) and count < 2**31:
-        from gbinet.render import chance_triton as fast
+        from gbinet.render import seeding_triton as fast
 
         return fast.hash_uniform(count, offset, device).view(shape)
     return hash_uniform_plain(count, offset, device).view(shape)

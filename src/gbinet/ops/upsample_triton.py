@@ -1,4 +1,4 @@
-"""Enlarging of a map of cells in one pass. The kernel of ops/enlarge.py; no gradient: states carry none."""
+"""Upsampling of a map of cells in one pass. The kernel of ops/upsample.py; no gradient: states carry none."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _double(
     tl.store(output + batch * 4 * height * width + pixel, mean.to(tl.int32), mask=keep)
 
 
-def double(cells: Tensor, edge: int) -> Tensor:
-    """Cells [B, h, w] at twice the size, [B, 2 h, 2 w]: bilinear among those within `edge` of the own one."""
+def upsample_cells(cells: Tensor, edge: int) -> Tensor:
+    """Cells [B, h, w] int32 -> [B, 2 h, 2 w] int32."""
     cells = cells.contiguous()
     batch, height, width = cells.shape
     output = cells.new_empty(batch, 2 * height, 2 * width)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from gbinet.ops.conv import packed_weight
 
-planes = pytest.importorskip("gbinet.ops.planes_triton", exc_type=ImportError)
+planes = pytest.importorskip("gbinet.ops.conv_planes_triton", exc_type=ImportError)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_conv3d(
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_too_large_is_left_to_others() -> None:
+def test_too_large_volumes_do_not_suit() -> None:
     def volume(channels: int, height: int, width: int) -> torch.Tensor:
         return torch.empty(1, channels, 4, height, width, device="meta")
 

@@ -1,4 +1,4 @@
-"""Smallest and largest values around in one pass. The kernel of ops/ends.py; no gradient."""
+"""Smallest and largest values around in one pass. The kernel of ops/extrema.py; no gradient."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _ends(
     tl.store(output + batch * 2 * size + size + pixel, most, mask=keep)
 
 
-def ends(values: Tensor, reach: int, factor: int) -> Tensor:
+def local_extrema(values: Tensor, reach: int, factor: int) -> Tensor:
     """values [B, h, w] -> [B, 2, h * factor, w * factor]."""
     values = values.contiguous()
     batch, height, width = values.shape

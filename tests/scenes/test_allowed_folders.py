@@ -13,7 +13,7 @@ from PIL import Image
 
 from gbinet.cli.main import main
 from gbinet.errors import FormatError, SceneError
-from gbinet.formats.inside import Inside
+from gbinet.formats.allowed_folders import AllowedFolders
 from gbinet.formats.meshlab import read_meshlab
 from gbinet.scenes import load_scene
 
@@ -97,8 +97,8 @@ def test_dots_that_end_inside_are_fine_and_links_do_not_help_them_out(tmp_path: 
     assert len(load_scene(scene).views) == 4
     (scene / "deep").symlink_to(secret / "deeper")
     (secret / "deeper").mkdir()
-    assert not Inside(scene).contains(scene / "deep" / ".." / "private.png")
-    assert Inside(scene).contains(scene / "x" / ".." / "private.png")
+    assert not AllowedFolders(scene).contains(scene / "deep" / ".." / "private.png")
+    assert AllowedFolders(scene).contains(scene / "x" / ".." / "private.png")
 
 
 @given(st.lists(st.sampled_from(["..", "a", ".", "b", ""]), max_size=6))
@@ -110,7 +110,7 @@ def test_inside_is_where_the_path_ends(parts: list[str]) -> None:
         if depth < 0:  # once above, `a` is another folder's
             depth = -100
     root = Path("/nowhere/at/all/scene")
-    assert Inside(root).contains(root / "/".join(parts).lstrip("/")) == (depth >= 0)
+    assert AllowedFolders(root).contains(root / "/".join(parts).lstrip("/")) == (depth >= 0)
 
 
 @pytest.mark.parametrize("make", [folders.mvsnet, folders.rgbd, folders.blendedmvs])

@@ -1,4 +1,4 @@
-"""Fast twin of gbinet.render.chance.hash_uniform: the same numbers in one pass."""
+"""Fast twin of gbinet.render.seeding.hash_uniform: the same numbers in one pass."""
 
 from __future__ import annotations
 

@@ -8,10 +8,12 @@ product are padding. Inference only. A kernel of ops/conv.py.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from gbinet.ops.launch_triton import dot_precision, dot_size
+from gbinet.ops.layout import voxel_rows
 
 # Volumes are [B, D, H, W, C] in memory (channels_last_3d). A program works on a tile of pixels, all planes.
 _SIZES = ("height", "width", "out_height", "out_width")  # a kernel compiled once serves images of all sizes
@@ -70,7 +72,7 @@ def _conv_kernel(
 
 
 def suits(volume: Tensor, outputs: int) -> bool:
-    """Whether this kernel should serve a 3x3x3 convolution of this volume [B, I, D, H, W]."""
+    """Whether to use this kernel for a 3x3x3 convolution of a volume [B, I, D, H, W]."""
     inputs, planes = volume.shape[1:3]
     elements = volume[0, 0].numel() * max(inputs, outputs)  # indices are 32 bits wide
     return planes * max(inputs, outputs) <= _LARGEST and elements < 2**31
@@ -79,11 +81,11 @@ def suits(volume: Tensor, outputs: int) -> bool:
 def pack(packed: Tensor, bias: Tensor, planes: int) -> tuple[Tensor, Tensor]:
     """Packed weights [3, 3, 3, I, O] and bias [O] for volumes of `planes` planes: [9, KP, NP] and [NP].
 
-    Input plane i gives to output plane o through tap i - o + 1 in depth.
+    Input plane i contributes to output plane o through tap i - o + 1 in depth.
     """
     inputs, outputs = packed.shape[-2:]
-    rows = max(16, triton.next_power_of_2(planes * inputs))  # a matrix product needs 16 rows and columns
-    columns = max(16, triton.next_power_of_2(planes * outputs))
+    rows = dot_size(planes * inputs)
+    columns = dot_size(planes * outputs)
     matrix = packed.new_zeros(9, rows, columns)
     for i in range(planes):
         for o in range(max(0, i - 1), min(planes, i + 2)):
@@ -104,7 +106,7 @@ def conv3d(
     relu: bool = True,
 ) -> Tensor:  # [B, O, D, h, w]
     """3x3x3 convolution with 'same' padding and stride in space."""
-    rows = volume.permute(0, 2, 3, 4, 1).contiguous()  # no copy for channels_last_3d
+    rows = voxel_rows(volume)
     batch, depth, height, width, inputs = rows.shape
     out_height, out_width = -(-height // stride), -(-width // stride)
     output = rows.new_empty(batch, depth, out_height, out_width, outputs)
@@ -112,7 +114,6 @@ def conv3d(
     _conv_kernel[grid](
         rows, matrix, bias, output, height, width, out_height, out_width, STRIDE=stride, D=depth, I=inputs,
         O=outputs, KP=matrix.shape[1], NP=matrix.shape[2], RELU=relu, BLOCK=_BLOCK, TILE_WIDTH=_TILE_WIDTH,
-        PRECISION="ieee" if rows.dtype == torch.float32 else "tf32",  # only float32 looks at it
-        num_stages=2 if matrix.shape[1] > 32 else 1,
+        PRECISION=dot_precision(rows.dtype), num_stages=2 if matrix.shape[1] > 32 else 1,
     )  # fmt: skip
     return output.permute(0, 4, 1, 2, 3)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from gbinet.ops.conv import packed_weight
 
-strips = pytest.importorskip("gbinet.ops.strips_triton", exc_type=ImportError)
+strips = pytest.importorskip("gbinet.ops.conv_strips_triton", exc_type=ImportError)
 
 
 def random(*shape: int, device: torch.device) -> torch.Tensor:
@@ -89,7 +89,7 @@ def test_of_volumes(
     agree(result, expected if skip == "none" else expected + extra)
 
 
-def test_what_it_leaves_to_others() -> None:
+def test_what_other_kernels_compute() -> None:
     def suits(inputs: int, side: int, kernel: int = 3, stride: int = 1, bits: int = 16) -> bool:
         dtype = {16: torch.float16, 32: torch.float32}[bits]
         volume = torch.empty(1, inputs, 4, side, side, device="meta", dtype=dtype)

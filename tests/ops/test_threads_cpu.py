@@ -1,4 +1,4 @@
-"""Bands are all worked on, by threads that compute alone, and nobody else notices."""
+"""Every band is worked on once, by threads that use one core each and change no setting of others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gbinet.ops import bands_cpu
-from gbinet.ops.bands_cpu import in_bands
+from gbinet.ops import threads_cpu
+from gbinet.ops.threads_cpu import in_bands
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_every_row_is_worked_on_once(height: int, rows: int, threads: int) -> No
     assert bool((counts == 1).all())
 
 
-def test_threads_compute_alone_and_write_to_tensors_of_the_caller(three_threads: None) -> None:
+def test_threads_use_one_core_each_and_write_to_tensors_of_the_caller(three_threads: None) -> None:
     found: set[tuple[int, bool, bool]] = set()
     with torch.inference_mode():
         values = torch.ones(40)
@@ -53,14 +55,14 @@ def test_threads_compute_alone_and_write_to_tensors_of_the_caller(three_threads:
     assert numbers == [3, 3]
 
 
-def test_there_are_no_more_threads_than_help(three_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bands_cpu, "MOST", 2)
+def test_the_number_of_threads_is_limited(three_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads_cpu, "MOST_THREADS", 2)
     with torch.no_grad():
-        names = bands_cpu.in_threads(lambda _: threading.current_thread().name, range(100))
+        names = threads_cpu.in_threads(lambda _: threading.current_thread().name, range(100), CPU)
     assert len(set(names)) <= 2 and torch.get_num_threads() == 3
 
 
-def test_what_goes_wrong_in_a_band_is_raised(three_threads: None) -> None:
+def test_an_error_in_a_band_is_raised(three_threads: None) -> None:
     def work(band: slice) -> None:
         if band.start == 6:
             raise MemoryError("no room")

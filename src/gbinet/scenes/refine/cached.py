@@ -1,9 +1,8 @@
-"""A scene with refined cameras; what was found is kept in the output folder and taken up from there."""
+"""A scene with refined cameras; the result is stored in the output folder and read by later runs."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from gbinet.scenes.views import checked_camera
 
 FOLDER = "refined"  # in the output folder
 _FILE = "cameras.json"
-_VERSION = 1  # of what these modules do: results of another one are not taken over
+_VERSION = 1  # raise it when the refinement changes: results of other versions are not used
 
 
 def refine_cameras(scene: Scene, out: Path, progress: Progress | None = None) -> tuple[Scene, Refinement]:
@@ -36,40 +35,41 @@ def refine_cameras(scene: Scene, out: Path, progress: Progress | None = None) ->
     folder = out / FOLDER
     hashes = Fingerprints(folder / "fingerprints.json")
     key = _key(scene, hashes)
-    known = _known(scene, folder, key)
-    if known is None:
-        found = refine(scene, progress)
-        new = with_cameras(scene, found)
-        write_json(folder / _FILE, _content(scene, new, found.outcome, key))
-        known = new, found.outcome
+    stored = _read_stored(scene, folder, key)
+    if stored is None:
+        result = refine(scene, progress)
+        stored = with_cameras(scene, result), result.outcome
+        write_json(folder / _FILE, _content(scene, *stored, key))
     hashes.save()
-    return known
+    return stored
 
 
-def with_cameras(scene: Scene, found: Refined) -> Scene:
-    if found.points is None:
+def with_cameras(scene: Scene, result: Refined) -> Scene:
+    """The scene with the cameras of a refinement, and what they change: see completed_by_points."""
+    if result.points is None:
         return scene
-    poses = torch.from_numpy(found.cameras.cam_from_world)
+    poses = torch.from_numpy(result.cameras.cam_from_world)
     cameras = [replace(v.camera, cam_from_world=p.clone()) for v, p in zip(scene.views, poses, strict=True)]
-    return completed_by_points(scene, cameras, found.points)
+    return completed_by_points(scene, cameras, result.points)
 
 
 def _key(scene: Scene, hashes: Fingerprints) -> str:
-    """Changes with everything that decides what comes out."""
+    """Hash of everything that decides what comes out."""
     digest = hashlib.blake2b(repr((_VERSION, scene.points is None)).encode(), digest_size=16)
     files = [path for view in scene.views for path in (view.image_path, view.mask_path) if path is not None]
     content = hashes.of_all(files)
     for view in scene.views:
         camera, limits = view.camera, view.depth_range
-        said = (view.name, camera.width, camera.height, camera.K.tolist(), camera.cam_from_world.tolist())
+        pose = (view.name, camera.width, camera.height, camera.K.tolist(), camera.cam_from_world.tolist())
         near_far = None if limits is None else (limits.near, limits.far)
-        around = [(source.index, source.score) for source in view.sources]
+        sources = [(source.index, source.score) for source in view.sources]
         pictures = [content.get(path) for path in (view.image_path, view.mask_path) if path is not None]
-        digest.update(repr((said, near_far, around, pictures)).encode())
+        digest.update(repr((pose, near_far, sources, pictures)).encode())
     return digest.hexdigest()
 
 
 def _content(given: Scene, scene: Scene, outcome: Refinement, key: str) -> dict[str, Any]:
+    """What is stored: how the refined scene differs from the given one."""
     views = [
         {
             "name": view.name,
@@ -81,21 +81,19 @@ def _content(given: Scene, scene: Scene, outcome: Refinement, key: str) -> dict[
         }
         for view in scene.views
     ]
-    told = {
+    return {
         "inputs": key,
         "outcome": outcome.to_dict(),
-        "warnings": {  # only what changed: a later run may have others for reasons of its own
+        "warnings": {  # only what changed: the scene of a later run may have other warnings besides
             "gone": [text for text in given.warnings if text not in scene.warnings],
             "new": [text for text in scene.warnings if text not in given.warnings],
         },
         "views": views,
     }
-    plain: dict[str, Any] = json.loads(json.dumps(told))
-    return plain
 
 
-def _known(scene: Scene, folder: Path, key: str) -> tuple[Scene, Refinement] | None:
-    """What an earlier run found for the same input."""
+def _read_stored(scene: Scene, folder: Path, key: str) -> tuple[Scene, Refinement] | None:
+    """The scene and outcome that an earlier run stored for the same input; None if there is none."""
     try:
         stored = read_json(folder / _FILE, 1 << 28)
         if stored["inputs"] != key:
@@ -105,7 +103,7 @@ def _known(scene: Scene, folder: Path, key: str) -> tuple[Scene, Refinement] | N
             return scene, outcome
         count, path = len(scene.views), folder / _FILE
         views = tuple(
-            _view(path, view, one, count) for view, one in zip(scene.views, stored["views"], strict=True)
+            _view(path, view, entry, count) for view, entry in zip(scene.views, stored["views"], strict=True)
         )
         gone, new = (list(map(str, stored["warnings"][which])) for which in ("gone", "new"))
         warnings = [*(text for text in scene.warnings if text not in gone), *new]
