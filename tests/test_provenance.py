@@ -52,7 +52,7 @@ def test_scores_name_all_who_made_the_depth_maps(
     first = maker(oracle)
     estimate_depths(scene, oracle, tmp_path / "depth", config)  # type: ignore[arg-type]
     second = replace(first, commit="later")
-    monkeypatch.setattr(finished, "maker", lambda _: second)
+    monkeypatch.setattr(finished, "maker", lambda *_: second)
     score, _ = write_scores(
         tmp_path / "first", ScoreSheet("t", Table(["a"], [[1]]), prediction=recorded(tmp_path))
     )

@@ -320,7 +320,7 @@ def test_nor_does_a_failed_run_of_a_cluster(
 ) -> None:
     scene, out = ball_scene(views=2), tmp_path / "out" / "depth"
     failed = DepthRun(failed={view.name: "is broken" for view in scene.views})
-    monkeypatch.setattr("gbinet.cluster.depth._all", lambda *_: failed)
+    monkeypatch.setattr("gbinet.cluster.depth._compute", lambda *_: failed)
     with pytest.raises(GBiNetError, match="no view could be done; 000: is broken"):
         estimate_depths_on(None, scene, Oracle(scene), out, DepthConfig())  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
