@@ -77,9 +77,9 @@ def check_finite(what: str, *values: float) -> None:
 
 
 def check_positive(what: str, *values: float) -> None:
-    """Raise an InputError that names `what` unless all values are finite and above 0."""
-    if not all(math.isfinite(value) and value > 0 for value in values):
-        raise InputError(f"{what} must be positive and finite, got {_listed(values)}")
+    """Raise an InputError that names `what` unless there is a value and all are finite and above 0."""
+    if not values or not all(math.isfinite(value) and value > 0 for value in values):
+        raise InputError(f"{what} must be positive and finite, got {_listed(values) or 'none'}")
 
 
 def check_not_negative(what: str, *values: float) -> None:

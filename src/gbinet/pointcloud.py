@@ -26,7 +26,7 @@ class PointCloud:
         num_views: Views that agree on the point, its own included, [N] uint8; 255 means that many or more.
 
     Raises:
-        InputError: If xyz is not [N, 3], or a field has another number of rows.
+        InputError: If xyz is not [N, 3], a field has another number of rows, or colours are not uint8.
 
     Example:
         >>> import torch
@@ -52,6 +52,9 @@ class PointCloud:
             value = getattr(self, field.name)
             if value is not None and len(value) != len(self.xyz):
                 raise InputError(f"{field.name} has {len(value)} rows, xyz has {len(self.xyz)}")
+        for name, value in (("rgb", self.rgb), ("num_views", self.num_views)):
+            if value is not None and value.dtype != torch.uint8:  # colours from 0 to 1 would all become black
+                raise InputError(f"{name} must be uint8 (0 to 255), got {value.dtype}")
 
     def __len__(self) -> int:
         return len(self.xyz)

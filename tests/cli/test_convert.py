@@ -109,6 +109,7 @@ def test_mistakes_end_in_one_sentence_and_exit_code_2(written, tmp_path, capsys)
         ([scene, tmp_path / "out", "--to", "mvsnet", "--kind", "nerfstudio"], "transforms.json"),
         ([tmp_path / "nothing", tmp_path / "out", "--to", "mvsnet"], "not a scene"),
         ([tmp_path / "none.pfm", tmp_path / "b.npz"], "no such file"),
+        ([folder / "result/depth/00000000.npz", folder / "result/depth/00000000.npz"], "same file"),
         ([tmp_path / "none.ply", tmp_path / "b.pfm"], "choose one of .ply"),
     ]:
         assert convert(*arguments) == 2

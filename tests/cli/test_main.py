@@ -139,6 +139,7 @@ def test_a_verb_gets_its_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         (SceneError("folder x: no images"), 2, "gbinet broken: folder x: no images\n"),
         (FileNotFoundError(2, "No such file or directory", "x.jpg"), 2, "x.jpg"),
         (MemoryError(), 2, "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), 2, "not enough memory"),
         (KeyboardInterrupt(), 130, "stopped"),
     ],
 )
@@ -166,6 +167,17 @@ def test_sigterm_ends_in_one_sentence(
     assert signal.getsignal(signal.SIGTERM) is before
     said = capsys.readouterr()
     assert said.out == "" and said.err == "\ngbinet broken: stopped by SIGTERM. Go on.\n"
+
+
+@pytest.mark.parametrize("verb", ["train", "demo"])
+@pytest.mark.parametrize("size", ["0x0", "big", "640"])
+def test_an_impossible_size_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], verb: str, size: str, tmp_path: Path
+) -> None:
+    assert front.main([verb, "-o", str(tmp_path / "out"), "--size", size]) == 2
+    error = capsys.readouterr().err
+    assert f"--size is WIDTHxHEIGHT in pixels, for example 1600x1152, not '{size}'" in error
+    assert error.count("\n") == 1
 
 
 def test_only_verbs_that_keep_their_work_say_so() -> None:

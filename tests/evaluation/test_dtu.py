@@ -243,5 +243,6 @@ def test_names_of_clouds(tmp_path):
     assert find_cloud(tmp_path, 9, "mine_{scan}.ply").name == "mine_9.ply"
     with pytest.raises(SceneError, match="no cloud of scan 10"):
         find_cloud(tmp_path, 10)
-    with pytest.raises(GBiNetError, match="pattern"):
-        find_cloud(tmp_path, 1, "{view}.ply")
+    for odd in ("{view}.ply", "{scan.ply", "{scan.ply}"):
+        with pytest.raises(GBiNetError, match="pattern"):
+            find_cloud(tmp_path, 1, odd)

@@ -275,7 +275,8 @@ def test_thresholds_are_numbers(tmp_path: Path, bad: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    "flags", [["--thresholds", "nan"], ["--thresholds", "1", "inf"], ["--max-distance", "nan"]]
+    "flags",
+    [["--thresholds"], ["--thresholds", "nan"], ["--thresholds", "1", "inf"], ["--max-distance", "nan"]],
 )
 def test_distances_of_clouds_are_numbers(
     tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]

@@ -48,6 +48,12 @@ def test_disk_errors_are_explained(tmp_path, number, words):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_copy_that_does_not_fit_is_reported(tmp_path):
+    """The error of a copy names two files, the one that is read first."""
+    with pytest.raises(GBiNetError, match=r"b\.jpg: .*disk is full"), atomic_path(tmp_path / "b.jpg") as copy:
+        raise OSError(errno.ENOSPC, "No space left on device", "/photos/a.jpg", None, str(copy))
+
+
 def test_impossible_paths_are_reported(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder").mkdir()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import random
+import struct
 import tracemalloc
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,7 @@ from time_limit import time_limit
 
 from gbinet.cli.main import main
 from gbinet.errors import FormatError, GBiNetError, InputError
+from gbinet.formats import las
 from gbinet.formats.cloud_files import SUFFIXES, cloud_pieces, cloud_writer, read_cloud, write_cloud
 from gbinet.formats.las import las_crs
 from gbinet.formats.ply import read_ply, write_ply
@@ -64,6 +68,7 @@ def test_laspy_sees_colours_dimensions_and_the_map(tmp_path):
     path = write_cloud(tmp_path / "cloud.laz", cloud, "EPSG:32615")
     found = laspy.read(path)
     assert found.header.parse_crs().to_epsg() == 32615 and las_crs(path) == "EPSG:32615"
+    assert found.header.are_points_compressed
     assert found.header.version == "1.4" and found.header.point_count == 500
     assert np.abs(found.xyz - cloud.xyz.numpy()).max() <= 0.0006
     assert np.array_equal(np.asarray(found.red) // 257, cloud.rgb[:, 0].numpy())
@@ -131,6 +136,45 @@ def test_mutated_files_give_a_cloud_or_say_what_is_wrong(tmp_path, suffix):
                 read_cloud(path)
             except FormatError as error:
                 assert path.name in str(error)
+
+
+@pytest.mark.parametrize("lie", ["chunks", "layers"])
+def test_a_laz_that_states_more_than_it_holds_is_refused_before_room_is_made_for_it(tmp_path, lie):
+    """The decoder reserves what a file states: gigabytes for a tiny one, or it aborts."""
+    path = write_cloud(tmp_path / "a.laz", cloud_of(200, 1, frozenset({"rgb", "confidence"})))
+    data = bytearray(path.read_bytes())
+    points, size = struct.unpack_from("<I", data, 96)[0], struct.unpack_from("<H", data, 105)[0]
+    table = struct.unpack_from("<q", data, points)[0]
+    at = {"chunks": table + 4, "layers": points + 8 + size + 4}[lie]
+    data[at : at + 4] = b"\xff\xff\xff\x3f"
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match="table of its chunks" if lie == "chunks" else "more than it holds"):
+        read_cloud(path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+@pytest.mark.parametrize("suffix", [".las", ".laz"])
+def test_a_full_disk_is_reported_as_one(tmp_path, monkeypatch, suffix):
+    """lazrs has an error of its own, without the reason."""
+
+    @contextmanager
+    def full(path):
+        (tmp_path / f"full{suffix}").symlink_to("/dev/full")
+        yield tmp_path / f"full{suffix}"
+
+    monkeypatch.setattr(las, "atomic_path", full)
+    with pytest.raises(OSError, match="No space left") as failure:
+        write_cloud(tmp_path / f"a{suffix}", cloud_of(200, 1, frozenset({"rgb"})))
+    assert failure.value.errno == errno.ENOSPC
+
+
+def test_a_broken_las_has_no_coordinate_system_but_a_sentence(tmp_path, capsys):
+    path = write_cloud(tmp_path / "a.las", cloud_of(5, 1, frozenset()))
+    data = bytearray(path.read_bytes())
+    data[94] = 7  # size of the header
+    path.write_bytes(data)
+    assert main(["convert", str(path), str(tmp_path / "b.las")]) == 2
+    assert "not a readable LAS file" in capsys.readouterr().err
 
 
 def test_the_ending_decides_on_the_command_line(tmp_path, capsys):

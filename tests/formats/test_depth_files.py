@@ -156,3 +156,13 @@ def test_impossible_values_are_refused(tmp_path):
     with pytest.raises(InputError, match="scale"):
         write_depth(tmp_path / "a.npy", np.zeros((2, 2)), scale=0.0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_exr_in_a_folder_that_is_not_utf8_is_refused_in_a_sentence(tmp_path):
+    """OpenEXR takes no such name, and said so with an error of Python's."""
+    pytest.importorskip("OpenEXR")
+    folder = tmp_path / "\udcff"
+    with pytest.raises(FormatError, match="only names in UTF-8"):
+        write_depth(folder / "a.exr", np.ones((4, 5), np.float32))
+    with pytest.raises(FormatError, match="only names in UTF-8"):
+        read_depth(folder / "a.exr")

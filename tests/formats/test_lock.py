@@ -56,6 +56,16 @@ def test_the_second_learns_who_the_first_is(tmp_path: Path, kind: str) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_full_disk_leaves_no_lock(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(lock.os, "write", full)
+    with pytest.raises(GBiNetError, match="the disk is full"), locked(tmp_path / "a" / "b"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_who_waits_can_be_told_to_stop(tmp_path: Path, kind: str) -> None:
     tries = 0
 

@@ -211,3 +211,11 @@ def test_a_file_in_place_of_a_folder_is_reported(tmp_path):
 def test_save_and_load_of_the_cloud_itself(tmp_path):
     cloud = cloud_of(4, 0, frozenset({"normals"}))
     assert_same(PointCloud.load(cloud.save(tmp_path / "c.ply")), cloud)
+
+
+@pytest.mark.parametrize("field", ["rgb", "num_views"])
+def test_numbers_that_a_cloud_has_no_room_for_are_refused(field):
+    """Colours from 0 to 1 were written as black, and 300 views as 44."""
+    values = {"rgb": torch.rand(5, 3), "num_views": torch.full((5,), 300)}[field]
+    with pytest.raises(InputError, match=f"{field} must be uint8"):
+        PointCloud(torch.zeros(5, 3), **{field: values})

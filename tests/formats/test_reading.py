@@ -27,7 +27,7 @@ from gbinet.formats.meshlab import read_meshlab
 from gbinet.formats.mvsnet import read_cam, read_pairs
 from gbinet.formats.nerfstudio import read_transforms
 from gbinet.formats.ply import read_ply
-from gbinet.formats.reading import is_file, read_json
+from gbinet.formats.reading import is_file, names_in, read_json
 from gbinet.formats.rgbd import read_intrinsics, read_poses
 from gbinet.formats.tanks import read_crop, read_log
 
@@ -178,3 +178,10 @@ def test_a_large_photo_takes_what_it_needs(mode: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(tmp_path / "a.png")]
     grown = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert grown < 8 * pixels
+
+
+def test_names_of_a_record_stay_below_its_folder() -> None:
+    names = ["a.jpg", "b/c.jpg", "../x", "/etc/passwd", "b/../../x", "", 5, None, ["d"]]
+    assert names_in({"files": names}, "files") == ["a.jpg", "b/c.jpg"]
+    for damaged in ({}, {"files": 5}, {"files": None}, {"files": "abc"}, {"files": {"a": 1}}):
+        assert names_in(damaged, "files") == []

@@ -346,3 +346,11 @@ def test_strips_change_nothing(ball_scene: SceneMaker) -> None:
     assert torch.equal(torch.cat([strip.depth for strip in strips]), whole.depth)
     assert torch.allclose(torch.cat([strip.points() for strip in strips]), whole.points(), atol=1e-4)
     assert torch.allclose(_normals(whole), whole.normals(), atol=1e-4)
+
+
+def test_cells_that_no_integer_counts_are_refused():
+    """All points had one cell, and one of them was left."""
+    points = torch.rand(100, 3)
+    with pytest.raises(InputError, match="--voxel-size 1e-30 is too small"):
+        VoxelFilter(1e-30).first_in_cell(points)
+    assert len(VoxelFilter(1e-12).first_in_cell(points)) == 100

@@ -167,6 +167,8 @@ def test_missing_permission_and_device_are_named(ball_scene: SceneMaker, tmp_pat
     scene = ball_scene(views=2)
     with pytest.raises(InputError, match="cannot be used here"):
         run(scene, tmp_path / "depth", device="cuda:7")
+    with pytest.raises(InputError, match="cannot be used here"):
+        run(scene, tmp_path / "depth", device="meta")
     blocked = tmp_path / "blocked"
     blocked.write_text("a file, not a folder")
     with pytest.raises(GBiNetError, match="a file, not a folder"):

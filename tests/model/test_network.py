@@ -264,6 +264,19 @@ def test_choices_that_do_not_exist_are_named(model: GBiNet, make_tiny_scene: Any
         model.predict(scene.images, scene.cameras, scene.depth_range, stages=0)
     with pytest.raises(InputError, match="unknown readout 'mean'; choose one of centre, expectation"):
         model.predict(scene.images, scene.cameras, scene.depth_range, readout="mean")  # type: ignore[arg-type]
+    good = (scene.images, scene.cameras, scene.depth_range)
+    for position, (odd, says) in enumerate(
+        [
+            (scene.images.numpy(), "images must be a tensor [V, 3, H, W], got ndarray"),
+            (
+                [scene.cameras[i] for i in range(len(scene.images))],
+                "Camera.stack makes it of several, got list",
+            ),
+            ((1.0, 5.0), "depth_range must be a DepthRange(near, far), got tuple"),
+        ]
+    ):
+        with pytest.raises(InputError, match=re.escape(says)):
+            model.predict(*good[:position], odd, *good[position + 1 :])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

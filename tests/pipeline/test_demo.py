@@ -35,6 +35,13 @@ def test_the_true_depth_scores_nearly_full_marks(tmp_path: Path) -> None:
     assert len(true_cloud(scene)) > 10_000
 
 
+@pytest.mark.parametrize("views", [2, 3])
+def test_few_views_have_a_true_cloud_too(tmp_path: Path, views: int) -> None:
+    """Otherwise, the demo would fail after all the work."""
+    scene = render_scene(tmp_path / "scene", DemoConfig(views=views, width=64, height=48))
+    assert len(true_cloud(scene)) > 500
+
+
 def test_an_empty_cloud_is_reported(tmp_path: Path) -> None:
     from gbinet.fusion.fuse import empty_cloud
 

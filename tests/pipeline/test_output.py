@@ -51,10 +51,15 @@ def test_other_places_are_fine(tmp_path: Path, out: str) -> None:
 
 
 def test_a_scene_among_results_is_refused_and_beside_them_fine(tmp_path: Path) -> None:
-    for name in ("depth", "export/colmap", "undistorted"):
+    for name in ("depth", "export/colmap", "undistorted", "photos", "masks"):
         with pytest.raises(InputError, match="where results go"), output_folder(tmp_path, tmp_path / name):
             pass
-    for name in ("scene", "photos", "sfm"):
+        with (
+            pytest.raises(InputError, match="where results go"),
+            output_folder(tmp_path, tmp_path / "scene", None, tmp_path / name),
+        ):
+            pass
+    for name in ("scene", "pictures", "sfm"):
         with output_folder(tmp_path, tmp_path / name):
             pass
 
@@ -66,6 +71,14 @@ def test_a_link_does_not_hide_the_scene(tmp_path: Path) -> None:
         pytest.raises(InputError, match="is the scene itself"),
         output_folder(tmp_path / "link", tmp_path / "scene"),
     ):
+        pass
+
+
+def test_no_results_are_put_among_photos_behind_a_link(tmp_path: Path) -> None:
+    """`-o .` beside a link `photos`: undistorted copies would become photos of the next run."""
+    (tmp_path / "camera").mkdir()
+    (tmp_path / "photos").symlink_to(tmp_path / "camera")
+    with pytest.raises(InputError, match="where results go"), output_folder(tmp_path, tmp_path / "photos"):
         pass
 
 

@@ -237,6 +237,17 @@ def test_exports_are_written_for_other_programs(ball_scene: SceneMaker, tmp_path
     assert list(folder.rglob(files[kind]))
 
 
+def test_an_export_that_fails_does_not_cost_the_report(ball_scene: SceneMaker, tmp_path: Path) -> None:
+    scene = ball_scene()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "export").write_text("in the way")
+    config = replace(CONFIG, export=("nerfstudio", "xyz"))
+    result = run(scene, Oracle(scene), tmp_path / "out", config)  # type: ignore[arg-type]
+    assert any(w.startswith("--export nerfstudio failed: cannot write") for w in result.warnings)
+    assert "--export nerfstudio failed" in result.report.read_text()
+    assert [path.name for path in result.extras] == ["cloud.xyz"]
+
+
 def test_a_mesh_without_open3d_is_a_sentence_before_any_work(
     ball_scene: SceneMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,8 @@ def test_frames_of_a_killed_run_do_not_stay(tmp_path: Path, monkeypatch: pytest.
     folder = video_photos(video, tmp_path / "out", 6)
     record = json.loads((folder / "video.json").read_text())
     assert sorted(path.name for path in folder.glob("*.jpg")) == record["photos"] and len(written) == 9
+    (folder / "video.json").write_text(json.dumps({**record, "photos": 5}))  # damaged
+    assert json.loads((video_photos(video, tmp_path / "out", 6) / "video.json").read_text()) == record
 
 
 @settings(max_examples=50, deadline=None)

@@ -90,6 +90,18 @@ def test_images_resized_without_their_cameras_are_noticed(tmp_path: Path) -> Non
     assert "4 of 4" in warning and "resized" in warning
 
 
+def test_photos_that_were_all_taken_from_one_place_are_noticed(tmp_path: Path) -> None:
+    """Their coverage is 100 %, and nothing else speaks against them."""
+    folders.mvsnet(tmp_path)
+    cams = sorted((tmp_path / "cams").iterdir())
+    for path in cams[1:]:
+        path.write_bytes(cams[0].read_bytes())
+    (warning,) = load_scene(tmp_path).warnings
+    assert "all sources of 4 of 4 views were taken where these were" in warning
+    cams[3].write_text(folders.cam_text(3, "2.0 0.02"))  # one from elsewhere is enough
+    assert load_scene(tmp_path).warnings == ()
+
+
 def test_masks_that_fit_no_image_are_reported(tmp_path: Path) -> None:
     folders.mvsnet(tmp_path / "scene")
     (tmp_path / "mine").mkdir()

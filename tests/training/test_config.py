@@ -178,3 +178,12 @@ def test_all_stages_of_a_product_count() -> None:
 def test_a_network_that_reads_out_in_its_own_way_keeps_it() -> None:
     assert preset("rendered", "bundled").network.readout == "refined"
     assert preset("rendered").network.readout == preset("rendered", "binet").network.readout == "expectation"
+
+
+def test_a_file_in_the_place_of_the_run_is_reported(tmp_path: Path):
+    from gbinet.errors import GBiNetError
+    from gbinet.training.tracking import Tracker
+
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(GBiNetError, match=r"cannot write .*run: a part of this path is a file"):
+        Tracker(tmp_path / "run")

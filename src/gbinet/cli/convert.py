@@ -81,6 +81,8 @@ def _convert_depth(source: Path, target: Path, depth_scale: float, scale_out: fl
     from gbinet.formats.depth_files import read_confidence, read_depth, write_depth
     from gbinet.formats.made_by import maker_of
 
+    if source.resolve() == target.resolve():
+        raise InputError("source and target are the same file")
     values = read_depth(source, depth_scale)
     write_depth(target, values, read_confidence(source), scale_out, maker_of(source))
     say(f"depth map of {values.shape[1]}x{values.shape[0]} in {target}")

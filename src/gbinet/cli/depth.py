@@ -79,7 +79,7 @@ def run(
     )
     config = DepthConfig(**settings)
     model = GBiNet.from_pretrained(network.weights)
-    with output_folder(out, scene), connected(workers.config()) as cluster, StepBars() as bars:
+    with output_folder(out, scene, images, masks), connected(workers.config()) as cluster, StepBars() as bars:
         reading = ReconstructConfig(
             config, images=images, masks=masks, camera=camera, refine_cameras=refine_cameras,
             frames=frames, place=place.config(),

@@ -144,10 +144,13 @@ def _run(verb: str, arguments: list[str], debug: bool) -> int:
     except KeyboardInterrupt:
         print(f"\ngbinet {verb}: stopped. {GO_ON.get(verb, '')}".rstrip(), file=sys.stderr)
         return 130
-    except (OSError, MemoryError) as error:
-        if debug:
+    except (OSError, MemoryError, RuntimeError) as error:
+        from gbinet.inference.device import is_out_of_memory
+
+        if debug or (isinstance(error, RuntimeError) and not is_out_of_memory(error)):
             raise
-        print(f"gbinet {verb}: {str(error) or 'not enough memory'}", file=sys.stderr)
+        message = "not enough memory" if is_out_of_memory(error) else str(error)
+        print(f"gbinet {verb}: {message}", file=sys.stderr)
         return 2
     finally:
         _on_sigterm(before)

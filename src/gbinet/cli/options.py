@@ -73,7 +73,7 @@ BY_EXIF = tyro.conf.arg(
 def _size(words: list[str]) -> tuple[int, int]:
     width, cross, height = words[0].lower().partition("x")
     if not (cross and width.isdigit() and height.isdigit() and int(width) and int(height)):
-        raise ValueError(f"a size is WIDTHxHEIGHT in pixels, for example 1600x1152, not '{words[0]}'")
+        raise InputError(f"--size is WIDTHxHEIGHT in pixels, for example 1600x1152, not '{words[0]}'")
     return int(width), int(height)
 
 

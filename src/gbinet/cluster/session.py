@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from typing import Any
 
 from gbinet.cores import usable_cores
 from gbinet.errors import GBiNetError, InputError, check_positive
-from gbinet.formats.optional import optional
+from gbinet.formats.optional import optional, own_sigterm
 
 LOCAL = "local"
 CORES = 2  # of a worker, by default
@@ -103,10 +101,9 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
     if config.address == LOCAL:
         options |= {"num_cpus": usable_cores(), "include_dashboard": False}
     _check_reachable(config.address)
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=config.address, **options)
+        with own_sigterm():
+            ray.init(address=config.address, **options)
     except (ConnectionError, RuntimeError, ValueError, AssertionError, OSError) as error:
         if config.address == LOCAL:
             raise GBiNetError(f"--cluster: Ray does not start on this machine: {error}") from error
@@ -115,9 +112,6 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
             "machines need the same version of Ray; if the cluster asks for a token, set it as Ray's page "
             "on token authentication says"
         ) from error
-    finally:
-        if main:
-            signal.signal(signal.SIGTERM, handler)  # Ray puts its own there
 
 
 def _check_reachable(address: str) -> None:

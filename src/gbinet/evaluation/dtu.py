@@ -160,7 +160,7 @@ def find_cloud(folder: str | Path, scan: int, pattern: str | None = None) -> Pat
     for name in names:
         try:
             path = root / name.format(scan=scan)
-        except (KeyError, IndexError, ValueError) as error:
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
             raise InputError(f"the pattern '{name}' must name the scan as {{scan}} or {{scan:03}}") from error
         if path.is_file():
             return path

@@ -57,7 +57,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         _flush_folder(target.parent)
     except OSError as error:
         # Only failures of this very write: the body may also read other files, whose errors are not ours.
-        ours = error.filename is None or Path(error.filename).parent in (target.parent, *target.parents)
+        named = error.filename2 or error.filename  # of a copy, the second is the one that is written
+        ours = named is None or Path(named).parent in (target.parent, *target.parents)
         if error.errno == errno.ENOENT and target.parent.is_dir():
             ours = False  # the missing file is another one
         if ours and (explained := explain_write_error(target, error)) is not None:

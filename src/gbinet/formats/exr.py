@@ -20,6 +20,10 @@ _CHANNELS = ("Z", "V", "Y", "R")
 
 
 def _openexr(path: Path) -> Any:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise FormatError(path, "OpenEXR takes only names in UTF-8; rename it or its folder") from error
     return optional("OpenEXR", f"{path.name}: EXR", "exr")
 
 

@@ -7,8 +7,11 @@ Confidence and the number of views that agree are extra dimensions; normals are 
 
 from __future__ import annotations
 
+import io
 import math
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +22,7 @@ import torch
 
 from gbinet.errors import FormatError, InputError
 from gbinet.formats.atomic import atomic_path
+from gbinet.formats.laz_sizes import check_chunk_count, check_chunks
 from gbinet.formats.optional import optional
 from gbinet.formats.reading import open_sized
 from gbinet.pointcloud import PointCloud
@@ -38,6 +42,19 @@ def _laspy(path: Path) -> Any:
     if path.suffix.lower() == ".laz":
         optional("lazrs", f"{path.name}: LAZ", "geo")
     return optional("laspy", f"{path.name}: LAS", "geo")
+
+
+class _Output(io.FileIO):
+    """A file that remembers why it could not be written: lazrs does not pass it on."""
+
+    failed: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.failed = error
+            raise
 
 
 class LasWriter:
@@ -79,7 +96,14 @@ class LasWriter:
         )
         if self.crs is not None:
             header.add_crs(optional("pyproj", "a coordinate system", "geo").CRS.from_user_input(self.crs))
-        self._writer = self._laspy.open(str(self._temporary), mode="w", header=header)
+        self._output = _Output(self._temporary, "w")
+        with self._system_errors():
+            self._writer = self._laspy.open(
+                io.BufferedWriter(self._output),
+                mode="w",
+                header=header,
+                do_compress=self.path.suffix.lower() == ".laz",
+            )
         self._buffer = []
         self._write(first)
 
@@ -106,7 +130,16 @@ class LasWriter:
                     if values is None:
                         raise InputError(f"{self.path}: earlier points have {field}, this cloud does not")
                     record[name] = values.numpy()
-            self._writer.write_points(record)
+            with self._system_errors():
+                self._writer.write_points(record)
+
+    @contextmanager
+    def _system_errors(self) -> Iterator[None]:
+        """Raise the error of the system in place of lazrs's, which does not say the reason."""
+        try:
+            yield
+        except Exception as error:
+            raise self._output.failed or error from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -117,7 +150,8 @@ class LasWriter:
                     self._buffer = [PointCloud(torch.zeros(0, 3))]
                 self._begin()
             if self._writer is not None:
-                self._writer.close()
+                with self._system_errors():
+                    self._writer.close()
         except BaseException as close_error:
             self._atomic.__exit__(type(close_error), close_error, close_error.__traceback__)
             raise
@@ -141,28 +175,14 @@ def _grid(xyz: Array) -> tuple[Array, float]:
 def read_las(path: str | Path) -> PointCloud:
     """Positions (float64), and colour, confidence and number of views where the file has them."""
     path = Path(path)
-    laspy = _laspy(path)
     parts, part_colours = list[PointCloud](), list[Array]()
-    with open_sized(path) as (file, size):
-        _check_records(path, file, size)
-        try:
-            with laspy.open(file, closefd=False) as reader:
-                header = reader.header
-                if path.suffix.lower() == ".las" and header.point_count * header.point_format.size > size:
-                    raise FormatError(
-                        path, f"cut short: {header.point_count} points announced", f"byte {size}"
-                    )
-                for chunk in reader.chunk_iterator(_CHUNK):
-                    parts.append(_cloud_of(chunk))
-                    part_colours.append(_colours_of(chunk))
-        except (FormatError, MemoryError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # the decoder is written in Rust: it panics past Exception
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
-            raise FormatError(
-                path, f"is not a readable LAS file ({error or type(error).__name__})"
-            ) from error
+    with _opened(path) as (reader, size):
+        header = reader.header
+        if not header.are_points_compressed and header.point_count * header.point_format.size > size:
+            raise FormatError(path, f"cut short: {header.point_count} points announced", f"byte {size}")
+        for chunk in reader.chunk_iterator(_CHUNK):
+            parts.append(_cloud_of(chunk))
+            part_colours.append(_colours_of(chunk))
     cloud = PointCloud.cat(parts or [PointCloud(torch.zeros(0, 3, dtype=torch.float64))])
     if len(cloud) != header.point_count:
         raise FormatError(path, f"cut short: {header.point_count} points announced", f"point {len(cloud)}")
@@ -174,26 +194,52 @@ def read_las(path: str | Path) -> PointCloud:
     return cloud
 
 
-def _check_records(path: Path, file: BinaryIO, size: int) -> None:
-    """More records announced than the file can hold would keep laspy busy for minutes."""
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, int]]:
+    """laspy's reader of a file, and the file's size. Errors of laspy inside the block become FormatErrors."""
+    laspy = _laspy(path)
+    with open_sized(path) as (file, size):
+        compressed, start = _check_header(path, file, size)
+        try:
+            with laspy.open(file, closefd=False) as reader:
+                if compressed:
+                    about = reader.header.vlrs.get("LasZipVlr")[0].record_data
+                    check_chunks(path, optional("lazrs", f"{path.name}: LAZ", "geo"), about, start, size)
+                yield reader, size
+        except (FormatError, MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # the decoder is written in Rust: it panics past Exception
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise FormatError(
+                path, f"is not a readable LAS file ({error or type(error).__name__})"
+            ) from error
+
+
+def _check_header(path: Path, file: BinaryIO, size: int) -> tuple[bool, int]:
+    """Whether points are compressed, and where they begin. More records or chunks announced than the file can
+    hold would keep laspy busy for minutes, or end the process."""
     header = file.read(_HEADER)
     file.seek(0)
     if header[:4] != b"LASF" or len(header) < _HEADER - 148:
         raise FormatError(path, "is not a LAS file: it does not begin with 'LASF' and a header", "byte 0")
-    records, extended = struct.unpack_from("<I", header, 100)[0], 0
+    start, records, kind, point_size = struct.unpack_from("<IIBH", header, 96)
+    extended = 0
     if header[25] >= 4 and len(header) == _HEADER:  # version 1.4
         extended = struct.unpack_from("<I", header, 243)[0]
     if 54 * records + 60 * extended > size:
         raise FormatError(path, f"announces {records + extended} records in {size} bytes", "header")
+    if compressed := bool(kind & 0x80):
+        check_chunk_count(path, file, size, start, point_size)
+    return compressed, start
 
 
 def las_crs(path: str | Path) -> str | None:
     """The coordinate system of a LAS file, e.g. EPSG:32615; None where it names none."""
     optional("pyproj", "a coordinate system", "geo")
-    laspy = _laspy(Path(path))
-    with open_sized(path) as (file, _), laspy.open(file, closefd=False) as reader:
+    with _opened(Path(path)) as (reader, _):
         found = reader.header.parse_crs()
-    return None if found is None else ":".join(found.to_authority() or ()) or str(found.to_wkt())
+        return None if found is None else ":".join(found.to_authority() or ()) or str(found.to_wkt())
 
 
 def _cloud_of(chunk: Any) -> PointCloud:

@@ -43,12 +43,13 @@ def locked(folder: Path, while_waiting: Callable[[], None] | None = None) -> Ite
 
     The folder is created; one that was not there before and is still empty at the end is removed again.
     """
-    path = folder / FILE
+    path, created = folder / FILE, list[Path]()
     try:
-        created = [p for p in (folder, *folder.parents) if not p.exists()]
+        created += [p for p in (folder, *folder.parents) if not p.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         handle = _acquire(path, while_waiting)
     except OSError as error:
+        _remove_empty(created)
         raise explain_write_error(folder, error) or error from error
     try:
         yield
@@ -59,9 +60,13 @@ def locked(folder: Path, while_waiting: Callable[[], None] | None = None) -> Ite
             os.ftruncate(handle, 0)
             path.unlink()
         os.close(handle)
-        with suppress(OSError):  # not empty
-            for parent in created:
-                parent.rmdir()
+        _remove_empty(created)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    with suppress(OSError):  # not empty, or not there
+        for folder in folders:
+            folder.rmdir()
 
 
 def _acquire(path: Path, while_waiting: Callable[[], None] | None) -> int:
@@ -70,12 +75,15 @@ def _acquire(path: Path, while_waiting: Callable[[], None] | None) -> int:
         if path.is_symlink() or (path.exists() and not path.is_file()):
             raise GBiNetError(f"{path}: is a link, a folder or a pipe, not the lock of a run; move it away")
         handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        ours = False
         try:
-            is_locked = _lock(path, handle, may_wait=while_waiting is not None)
-            if is_locked and _has_name(handle, path):
+            ours = _lock(path, handle, may_wait=while_waiting is not None) and _has_name(handle, path)
+            if ours:
                 _write_holder(handle)
                 return handle
         except BaseException:
+            if ours:  # a full disk, for one
+                path.unlink()
             os.close(handle)
             raise
         os.close(handle)  # the last holder has removed it in the meantime, or still holds it

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gbinet.errors import GBiNetError
@@ -29,3 +33,22 @@ def installed(*modules: str) -> bool:
         return all(importlib.import_module(module) for module in modules)
     except ImportError:
         return False
+
+
+def load_pycolmap() -> Any:
+    """pycolmap. On SIGTERM, its log library would end the process with a stack trace and tidy nothing up."""
+    with own_sigterm():
+        import pycolmap
+    return pycolmap
+
+
+@contextmanager
+def own_sigterm() -> Iterator[None]:
+    """SIGTERM does afterwards what it did before, whatever handler a library puts there inside the block."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        # Only the main thread can set a handler; None is one that Python did not set.
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)

@@ -6,7 +6,7 @@ import io
 import json
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -93,6 +93,13 @@ def read_record(path: Path) -> dict[str, Any]:
     except (OSError, FormatError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def names_in(record: Mapping[str, object], key: str) -> list[str]:
+    """Names below a folder that such a record lists. One that somebody changed must not lead out of it."""
+    values = record.get(key)
+    names = [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
+    return [name for name in names if name and {"..", "/"}.isdisjoint(Path(name).parts)]
 
 
 def parse_json(path: Path, text: str | bytes) -> Any:

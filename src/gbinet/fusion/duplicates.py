@@ -7,6 +7,8 @@ from collections import OrderedDict
 import torch
 from torch import Tensor
 
+from gbinet.errors import InputError
+
 
 class UsedPixels:
     """Pixels of views still to come that already went into a point of an earlier view.
@@ -80,7 +82,10 @@ class VoxelFilter:
 
     def first_in_cell(self, xyz: Tensor) -> Tensor:
         """[N, 3] -> indices of the points that are first in their cell, ascending; their cells are taken."""
-        keys = _cell_keys(torch.floor(xyz.double() / self.size).long())
+        cells = torch.floor(xyz.double() / self.size)
+        if not bool((cells.abs() < 2.0**62).all()):  # as integers, all would be the same
+            raise InputError(f"--voxel-size {self.size:g} is too small for where the points lie")
+        keys = _cell_keys(cells.long())
         unique, inverse = torch.unique(keys, return_inverse=True)  # sorted
         first = torch.full_like(unique, len(keys)).scatter_reduce(
             0, inverse, torch.arange(len(keys)), reduce="amin"

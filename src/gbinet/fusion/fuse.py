@@ -189,7 +189,10 @@ def fuse(
             raise
         count = cloud.count
         if done == 0:
-            raise GBiNetError(f"there is no depth map to fuse in {scene.name}: estimate depth first")
+            raise GBiNetError(
+                f"there is no depth map of {scene.name} that can be fused: estimate depth first, or mend "
+                "what the warnings say about its views"
+            )
     return FusionResult(count, done, tuple(_warnings(count, done, weak)))
 
 

@@ -27,7 +27,7 @@ def pick_device(name: str = "auto", mps: bool = True) -> torch.device:
         return torch.device("mps" if mps and torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).cpu()  # "meta" has no numbers to give back
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # kernels are launched on the current device
     except (RuntimeError, AssertionError, NotImplementedError) as error:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -26,7 +26,7 @@ from gbinet.formats.depth_files import npz_intact
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.lock import locked
 from gbinet.formats.made_by import maker_of
-from gbinet.formats.reading import is_file, read_record
+from gbinet.formats.reading import is_file, names_in, read_record
 from gbinet.model.calibration import Calibration
 from gbinet.model.config import GBiNetConfig
 from gbinet.provenance import maker
@@ -130,7 +130,8 @@ class FinishedMaps:
         `made_by` is not compared: another version of the software may continue, and is added to the list.
         """
         stored = read_record(self.folder / FILE)
-        makers, recorded = stored.pop("made_by", []), _map_names(stored.pop("maps", []))
+        recorded, makers = _map_names(stored), stored.pop("made_by", [])
+        stored.pop("maps", None)
         photos_elsewhere = stored.pop("photos", self._photo_folder) != self._photo_folder
         states = self._states(recorded)
         self.kept = {i for i, name in enumerate(self._names) if states[name] == "finished"}
@@ -155,7 +156,7 @@ class FinishedMaps:
 
     def give_up(self) -> None:
         """After a failure: remove our own files from the folder if it has no map."""
-        recorded = _map_names(read_record(self.folder / FILE).get("maps", []))
+        recorded = _map_names(read_record(self.folder / FILE))
         if self._begun and not any((self.folder / name).exists() for name in recorded):
             for name in (FILE, FINGERPRINTS):
                 (self.folder / name).unlink(missing_ok=True)
@@ -243,10 +244,9 @@ def _settings(model: torch.nn.Module, config: DepthConfig, weights: str) -> dict
     return settings
 
 
-def _map_names(values: object) -> set[str]:
-    """Names of depth maps inside the folder: an edited record must not lead out of it."""
-    names = [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
-    return {n for n in names if n.endswith(".npz") and not {"..", "/"} & {*PurePosixPath(n).parts}}
+def _map_names(record: dict[str, Any]) -> set[str]:
+    """Names of the depth maps that the record lists."""
+    return {name for name in names_in(record, "maps") if name.endswith(".npz")}
 
 
 def _camera_bytes(camera: Camera) -> bytes:

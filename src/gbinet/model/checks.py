@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from gbinet.camera import Camera
 from gbinet.errors import InputError
 from gbinet.model.config import Readout
+from gbinet.scene import DepthRange
 
 
 def check_shapes(images: Tensor, cameras: Camera, layout: str) -> None:
     """Check what fits together without reading values, which would wait for a GPU. layout: of the images."""
+    _check_type(images, Tensor, f"images must be a tensor {layout}")
+    _check_type(cameras, Camera, "cameras must be one Camera for all views; Camera.stack makes it of several")
     axes = layout.count(",") + 1
     if images.dim() != axes or images.shape[-3] != 3:
         raise InputError(f"images must be {layout}, got {list(images.shape)}")
@@ -49,8 +52,9 @@ def check_choices(stages: int, done: int, readout: str) -> None:
         raise InputError(f"unknown readout '{readout}'; choose one of {', '.join(get_args(Readout))}")
 
 
-def check_values(images: Tensor, cameras: Camera) -> None:
+def check_values(images: Tensor, cameras: Camera, depth_range: DepthRange) -> None:
     """Check that all values are possible, and name the view otherwise. images [V, 3, H, W], cameras [V]."""
+    _check_type(depth_range, DepthRange, "depth_range must be a DepthRange(near, far)")
     finite = torch.isfinite(images).flatten(1).all(1)
     if not bool(finite.all()):
         raise InputError(f"image {int((~finite).nonzero()[0])} has a value that is not finite")
@@ -58,6 +62,12 @@ def check_values(images: Tensor, cameras: Camera) -> None:
     if largest > 2:  # resampling may overshoot 1 a little; this is another unit
         raise InputError(f"images must be in [0, 1], got values up to {largest:g}: divide by 255 first?")
     cameras.check()
+
+
+def _check_type(value: object, wanted: type, expected: str) -> None:
+    """For users without a type checker."""
+    if not isinstance(value, wanted):
+        raise InputError(f"{expected}, got {type(value).__name__}")
 
 
 @contextmanager

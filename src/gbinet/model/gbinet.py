@@ -386,7 +386,7 @@ class GBiNet(nn.Module):
             InputError: If images, cameras and range do not fit together, or a value is impossible.
         """
         check_shapes(images, cameras, "[V, 3, H, W]")
-        check_values(images, cameras)
+        check_values(images, cameras, depth_range)
         parameter = next(self.parameters())
         device = parameter.device
         with evaluating(self):

@@ -172,9 +172,11 @@ def _read_published(path: Path) -> dict[str, Tensor]:
     """A dict saved with torch.save, weights under 'model' (or at the top), keys with or without 'module.'."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # on random bytes, an unpickler may raise anything
-        reason = (str(error) or "it ends too early").splitlines()[0]
-        raise WeightsError(f"{path} is not a checkpoint that can be read safely: {reason}") from error
+    except Exception as error:  # on random bytes, an unpickler may raise anything; its message helps nobody
+        raise WeightsError(
+            f"{path} is neither a .safetensors file of gbinet nor a checkpoint of torch.save that holds "
+            "tensors and plain values alone (others could execute code); or it is cut short"
+        ) from error
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         content = content["model"]
     if not isinstance(content, dict) or not all(_is_weight(k, v) for k, v in content.items()):

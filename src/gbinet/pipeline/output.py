@@ -13,6 +13,7 @@ from gbinet.formats.lock import FILE as LOCK_FILE
 from gbinet.formats.lock import locked
 from gbinet.scene import Scene
 from gbinet.scenes.kinds import is_scene_folder
+from gbinet.scenes.result import FOLDERS
 
 # Folders that runs make in their output folder.
 _RESULTS = ("depth", "undistorted", "refined", "export", "stages", "frames")
@@ -20,10 +21,19 @@ _SCENE = "sfm"  # one more, which is a scene of its own
 
 
 @contextmanager
-def output_folder(out: Path, scene: Scene | str | Path | None = None) -> Iterator[None]:
-    """Lock `out` inside the block; raise a GBiNetError if another run has it or the scene is there."""
-    if scene is not None:
-        _check_apart(out, scene.root if isinstance(scene, Scene) else Path(scene))
+def output_folder(out: Path, scene: Scene | str | Path | None = None, *read: Path | None) -> Iterator[None]:
+    """Lock `out` inside the block; raise a GBiNetError if another run has it or the scene is there.
+
+    read  other folders that a user named, of photos and masks: no results may be put among them either
+    """
+    root = scene.root if isinstance(scene, Scene) else None if scene is None else Path(scene)
+    if root is not None:
+        _check_apart(out, root)
+    # Photos of a Scene are taken as they are; of those in a folder, `photos` may get undistorted copies.
+    results = _RESULTS if isinstance(scene, Scene) else (*_RESULTS, *FOLDERS)
+    for folder in (root, *read):
+        if folder is not None:
+            _check_not_among(out, results, folder)
     with locked(out):
         below = [Path(base) for name in (*_RESULTS, _SCENE) for base, _, _ in os.walk(out / name)]
         remove_temporary(out, *below)
@@ -50,5 +60,13 @@ def _check_apart(out: Path, root: Path) -> None:
                 f"{out} lies in the scene, in a folder '{taken[0]}' where photos, cameras or true depth are "
                 f"looked for; {example}"
             )
-    elif there.is_relative_to(here) and (part := there.relative_to(here).parts[0]) in _RESULTS:
-        raise InputError(f"the scene {root} lies in {out / part}, where results go; choose another folder")
+
+
+def _check_not_among(out: Path, results: tuple[str, ...], folder: Path) -> None:
+    """What is read must not lie where results are written."""
+    for part in results:
+        if folder.resolve().is_relative_to((out / part).resolve()):  # also where one of them is a link
+            raise InputError(
+                f"{folder} lies where results go, which are put into {out / part}; choose another output "
+                f"folder, e.g. -o {out / 'result'}"
+            )

@@ -10,7 +10,7 @@ import numpy as np
 
 from gbinet.formats.atomic import write_json
 from gbinet.formats.optional import installed
-from gbinet.formats.reading import is_file, read_record
+from gbinet.formats.reading import is_file, names_in, read_record
 from gbinet.formats.video import is_video_name
 from gbinet.georeference.align import AlignmentError
 from gbinet.georeference.place import Georeference, PlaceConfig, has_gps, place_scene
@@ -109,8 +109,7 @@ def remove_stale_results(out: Path, georeference: Georeference | None) -> list[s
     earlier = read_record(out / "run.json")
     if not earlier or _same_frame(earlier.get("georeference"), georeference):
         return []
-    listed = earlier.get("files", [])
-    names = [n for n in listed if isinstance(n, str) and {"..", "/"}.isdisjoint(Path(n).parts)]
+    names = names_in(earlier, "files")
     for name in names:
         suffixes = _BESIDE_OBJ if name.endswith(".obj") else ()
         for file in (out / name, *((out / name).with_suffix(suffix) for suffix in suffixes)):

@@ -149,15 +149,16 @@ def run(
 
     `judge` may look at the finished cloud and add figures (label, value) to the report.
     """
-    with output_folder(out, scene), connected(cluster) as workers:
-        return _run(scene, model, out, config, overwrite, workers, progress, judge)
+    settings = preset(config) if isinstance(config, str) else config
+    with output_folder(out, scene, settings.images, settings.masks), connected(cluster) as workers:
+        return _run(scene, model, out, settings, overwrite, workers, progress, judge)
 
 
 def _run(
     source: Scene | str | Path,
     model: GBiNet | None,
     out: Path,
-    config: ReconstructConfig | str,
+    config: ReconstructConfig,
     overwrite: bool,
     cluster: Cluster | None,
     progress: StepProgress | None,
@@ -165,7 +166,7 @@ def _run(
 ) -> Reconstruction:
     began = time.perf_counter()
     network = model or GBiNet.from_pretrained()
-    settings = _checked(preset(config) if isinstance(config, str) else config, network, cluster)
+    settings = _checked(config, network, cluster)
     with preparing_beside(source, network, settings) if cluster is None else nullcontext():
         prepared = prepare(source, out, settings, progress)
     scene, posed, place, notes = prepared.scene, prepared.posed, prepared.place, prepared.notes
@@ -327,11 +328,16 @@ def _extras(
     notes: list[str],
     place: Georeference | None,
 ) -> tuple[Path, ...]:
-    """Exports and mesh, where asked for; a mesh that fails does not cost the report."""
+    """Exports and mesh, where asked for; one that fails does not cost the report."""
     kinds = config.export
     if place is not None and place.crs is not None and "laz" not in kinds and installed("laspy", "lazrs"):
         kinds = (*kinds, "laz")  # what GIS programs read
-    written = [export(collector.scene, collector.depths, out, kind, place) for kind in kinds]
+    written = list[Path]()
+    for kind in kinds:
+        try:
+            written.append(export(collector.scene, collector.depths, out, kind, place))
+        except GBiNetError as error:
+            notes.append(f"--export {kind} failed: {error}")
     if collector.mesher is not None:
         try:
             written += collector.mesher.write(out / "cloud.ply", out / "mesh.ply")

@@ -13,7 +13,7 @@ from gbinet.errors import InputError, SceneError
 from gbinet.formats.atomic import write_json
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.image import write_image
-from gbinet.formats.reading import read_record
+from gbinet.formats.reading import is_file, names_in, read_record
 from gbinet.formats.video import read_frames
 from gbinet.progress import Progress
 from gbinet.scenes.photos import FRAME
@@ -46,29 +46,23 @@ def video_photos(video: Path, out: Path, most: int, progress: Progress | None = 
     hashes = Fingerprints(folder / "fingerprints.json")
     state = {"video": video.name, "content": hashes.of(video), "frames": most}
     known = read_record(folder / _RECORD)
-    if all(known.get(key) == value for key, value in state.items()):
-        names = known.get("photos", [])
-        if names and all((folder / str(name)).is_file() for name in names):
-            hashes.save()
-            return folder
+    earlier = names_in(known, "photos")
+    same = all(known.get(key) == value for key, value in state.items())
+    if same and earlier and all(is_file(folder / name) for name in earlier):
+        hashes.save()
+        return folder
     track = track_of(read_frames(video, _SMALL), progress)
     chosen = choose_frames(track, most)
     if len(chosen) < 2:
         raise SceneError(f"{video}: nothing moves in this video; walk around the thing while you film it")
-    _remove(folder, known.get("photos", []))
+    for name in earlier:
+        (folder / name).unlink(missing_ok=True)
     names = [FRAME.format(number) for number in range(1, len(chosen) + 1)]
     # Before they are written: the run after a killed one removes what it finds here.
     write_json(folder / _RECORD, {**state, "photos": names, "numbers": chosen})
     _write(video, folder, dict(zip(chosen, names, strict=True)), progress)
     hashes.save()
     return folder
-
-
-def _remove(folder: Path, names: Iterable[object]) -> None:
-    """Frames of an earlier run, which recorded them by name."""
-    for name in names:
-        if Path(str(name)).name == str(name):
-            (folder / str(name)).unlink(missing_ok=True)
 
 
 def _write(video: Path, folder: Path, names: dict[int, str], progress: Progress | None) -> None:

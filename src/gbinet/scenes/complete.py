@@ -15,6 +15,7 @@ from gbinet.scene import DepthRange, Scene, SourceView, SparsePoints, View
 from gbinet.scenes.neighbours import rank_by_geometry, rank_by_tracks
 from gbinet.scenes.ranges import range_from_depths, ranges_from_cameras, ranges_from_points
 
+_NO_STEP = 1e-3  # of the nearest depth: cameras that are no further apart see the same picture
 _GUESS = "is a guess from the cameras alone"
 
 
@@ -27,7 +28,7 @@ def completed(scene: Scene, *, depth_range: DepthRange | None = None, max_source
     )
     views = _with_ranges(scene, depth_range, warnings)
     views = _with_sources(replace(scene, views=views), max_sources, warnings)
-    warnings += _off_centre_warnings(views)
+    warnings += _off_centre_warnings(views) + _same_place_warnings(views)
     if len(views) < 2:
         warnings.append("only one view: depth needs at least two")
     return replace(scene, views=views, warnings=tuple(dict.fromkeys(warnings)))
@@ -68,6 +69,23 @@ def _off_centre_warnings(views: Sequence[View]) -> list[str]:
         f"the optical axis of {len(off_centre)} of {len(views)} views is far from the middle of the image "
         f"(first: {off_centre[0]}): fine for crops, wrong if the images were resized and their cameras "
         "were not"
+    ]
+
+
+def _same_place_warnings(views: Sequence[View]) -> list[str]:
+    """A warning if all sources of a view were taken from its own place: nothing tells its depth."""
+    centres = [view.camera.centre for view in views]
+    affected = []
+    for view, centre in zip(views, centres, strict=True):
+        room = 0.0 if view.depth_range is None else _NO_STEP * view.depth_range.near
+        if view.sources and all(float((centres[s.index] - centre).norm()) <= room for s in view.sources):
+            affected.append(view.name)
+    if not affected:
+        return []
+    return [
+        f"all sources of {len(affected)} of {len(views)} views were taken where these were "
+        f"(first: {affected[0]}): nothing tells their depth; check the positions "
+        "of the cameras, or take photos from other places"
     ]
 
 

@@ -28,7 +28,7 @@ from gbinet.scenes.views import MaskFinder, checked_camera
 
 FILE = "scene.json"
 _FORMAT = "gbinet-scene-1"
-_FOLDERS = ("photos", "masks")  # where links and copies are put
+FOLDERS = ("photos", "masks")  # where links and copies are put
 
 
 def write_result(scene: Scene, folder: Path) -> Path:
@@ -46,7 +46,7 @@ def write_result(scene: Scene, folder: Path) -> Path:
                 f"{folder / name} already exists and was not written by gbinet; move it or choose another "
                 "output folder"
             )
-    remove_temporary(*(folder / part for part in _FOLDERS))  # halves of copies
+    remove_temporary(*(folder / part for part in FOLDERS))  # halves of copies
     for name in earlier:
         (folder / name).unlink()
     copied = bool(targets) and not _can_link(folder)
@@ -84,7 +84,7 @@ def _earlier(folder: Path, used: set[str]) -> set[str]:
 
 def _is_below(name: str) -> bool:
     parts = Path(name).parts
-    return len(parts) > 1 and parts[0] in _FOLDERS and ".." not in parts
+    return len(parts) > 1 and parts[0] in FOLDERS and ".." not in parts
 
 
 def _can_link(folder: Path) -> bool:
@@ -212,5 +212,5 @@ KIND = Kind(
     FILE,
     recognise,
     read,
-    folders=(*_FOLDERS, "truth"),
+    folders=(*FOLDERS, "truth"),
 )

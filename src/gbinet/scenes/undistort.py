@@ -24,6 +24,7 @@ from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.image import read_image, read_mask, upright, write_image
 from gbinet.formats.limits import max_pixels
 from gbinet.formats.made_by import maker_of
+from gbinet.formats.optional import load_pycolmap
 
 _VERSION = "2"  # part of every key: raise it when the resampling changes
 _ROWS = 1 << 20  # pixels whose rays are computed at a time
@@ -124,9 +125,7 @@ def undistorted_camera(path: Path, lens: ColmapCamera) -> Pinhole:
     """The pinhole camera that COLMAP would choose: no blank pixels at the borders, little lost."""
     if not lens.distorted:
         return Pinhole(lens.K, lens.width, lens.height)
-    import pycolmap
-
-    camera = _pycolmap_camera(lens)
+    pycolmap, camera = load_pycolmap(), _pycolmap_camera(lens)
     # COLMAP's own limits for what a lens can be; beyond them its solvers need not end.
     if camera.has_bogus_params(0.05, 50.0, 100.0):
         raise FormatError(path, f"its camera is not a real lens: {lens.model} {lens.params.tolist()}")
@@ -142,9 +141,7 @@ def undistorted_camera(path: Path, lens: ColmapCamera) -> Pinhole:
 
 
 def _pycolmap_camera(lens: ColmapCamera) -> Any:
-    import pycolmap
-
-    return pycolmap.Camera(
+    return load_pycolmap().Camera(
         model=lens.model, width=lens.width, height=lens.height, params=lens.params.tolist()
     )
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gbinet.errors import GBiNetError
+from gbinet.formats.atomic import explain_write_error
 from gbinet.training.loss import MEASURES
 from gbinet.training.validate import Prediction, Validation
 
@@ -37,7 +38,10 @@ class Tracker:
     """Writes `log.jsonl` and, if asked and possible, `tensorboard/` into the folder of the run."""
 
     def __init__(self, out: Path, tensorboard: bool = True) -> None:
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain_write_error(out, error) or error from error
         self.path = out / "log.jsonl"
         self._writer: Any = _writer(out / "tensorboard") if tensorboard else None
 

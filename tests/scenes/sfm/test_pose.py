@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -15,7 +16,7 @@ from gbinet.errors import GBiNetError, SceneError
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.scenes.load import load_scene
 from gbinet.scenes.sfm import pose_photos
-from gbinet.scenes.sfm.pose import VERSION
+from gbinet.scenes.sfm.pose import VERSION, _read_finished
 
 pytest.importorskip("pycolmap")
 
@@ -73,6 +74,28 @@ def test_a_finished_result_is_found_again(tmp_path: Path) -> None:
     assert result.placed == ("p0.png",)
     assert result.warnings()[-1] == "1 of 2 photos could not be placed: p1.png"
     assert result.outcome == GOOD
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seconds", {"matching": "long"}),
+        ("seconds", 5),
+        ("compared", "by hand"),
+        ("error", "small"),
+        ("points", math.inf),
+        ("cameras", [5]),
+    ],
+)
+def test_a_damaged_record_of_poses_is_none(tmp_path: Path, key: str, value: object) -> None:
+    """Found out when it is read, not when its figures are printed after hours."""
+    (tmp_path / "sparse" / "0").mkdir(parents=True)
+    lists = {"placed": ["p0.png"], "missing": [], "broken": [], "copies": []}
+    content = {"photos": [], **lists, "outcome": GOOD.to_dict()}
+    for damage, found in (({}, True), ({key: value}, False)):
+        stored = {**content, "outcome": {**GOOD.to_dict(), **damage}}
+        (tmp_path / "sfm.json").write_text(json.dumps(stored))
+        assert (_read_finished(tmp_path, {"photos": []}) is not None) == found
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gbinet.cores import usable_cores
+from gbinet.formats.optional import load_pycolmap
 from gbinet.progress import Progress
 from gbinet.scenes.sfm.cameras import InputPhoto
 from gbinet.scenes.sfm.matching import Pair, find_pairs
@@ -33,8 +34,7 @@ _SMALLEST_MODEL = 3  # photos; smaller models are not reported
 @contextmanager
 def quiet() -> Iterator[Any]:
     """pycolmap without its log on the terminal, and with the same random numbers every time."""
-    import pycolmap
-
+    pycolmap = load_pycolmap()
     level = pycolmap.logging.minloglevel
     pycolmap.logging.minloglevel = 3
     pycolmap.set_random_seed(_SEED)

@@ -33,6 +33,12 @@ class CameraFacts:
     photos: int
     params: tuple[float, ...]
 
+    @staticmethod
+    def from_dict(stored: dict[str, Any]) -> CameraFacts:
+        width, height, photos = (int(stored[key]) for key in ("width", "height", "photos"))
+        params = tuple(map(float, stored["params"]))
+        return CameraFacts(str(stored["model"]), width, height, float(stored["focal"]), photos, params)
+
     @property
     def is_impossible(self) -> bool:
         return not SHORTEST <= self.focal / max(self.width, self.height) <= LONGEST
@@ -61,10 +67,19 @@ class Outcome:
 
     @staticmethod
     def from_dict(stored: dict[str, Any]) -> Outcome:
-        cameras = tuple(CameraFacts(**{**c, "params": tuple(c["params"])}) for c in stored["cameras"])
-        others = tuple(tuple(names) for names in stored["others"])
+        """The inverse of `to_dict`. A damaged record is an error of `int`, `float`, tuples or dicts."""
+        if stored["compared"] not in _PAIRING:
+            raise ValueError(f"pairs were not chosen by {stored['compared']!r}")
         return Outcome(
-            **{**stored, "cameras": cameras, "others": others, "unsound": tuple(stored["unsound"])}
+            int(stored["points"]),
+            float(stored["error"]),
+            tuple(CameraFacts.from_dict(one) for one in stored["cameras"]),
+            stored["compared"],
+            int(stored["pairs"]),
+            tuple(tuple(map(str, names)) for names in stored["others"]),
+            tuple(map(str, stored["unsound"])),
+            bool(stored["fixed_focal"]),
+            {str(step): float(seconds) for step, seconds in stored["seconds"].items()},
         )
 
     def facts(self) -> dict[str, str]:

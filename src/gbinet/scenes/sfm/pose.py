@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gbinet.errors import FormatError, GBiNetError, SceneError
-from gbinet.formats.atomic import atomic_path, write_json, write_text
+from gbinet.formats.atomic import atomic_path, write_json
 from gbinet.formats.fingerprint import Fingerprints
 from gbinet.formats.image import WRITABLE, read_image, write_image
-from gbinet.formats.reading import read_json
+from gbinet.formats.reading import read_json, read_record
 from gbinet.names import file_stem
 from gbinet.progress import Progress
 from gbinet.scenes.photos import list_photos
@@ -232,9 +231,9 @@ def _read_finished(out: Path, state: dict[str, Any]) -> PosedPhotos | None:
         stored = read_json(out / "sfm.json")
         if any(stored[key] != value for key, value in state.items()) or not (out / "sparse" / "0").is_dir():
             return None
-        placed, missing, broken, copies = (tuple(stored[key]) for key in _LISTS)
+        placed, missing, broken, copies = (tuple(map(str, stored[key])) for key in _LISTS)
         return PosedPhotos(out, placed, missing, broken, copies, Outcome.from_dict(stored["outcome"]))
-    except (OSError, FormatError, ValueError, KeyError, TypeError):
+    except (OSError, FormatError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
 
@@ -246,10 +245,10 @@ def _prepare_folder(photos: list[InputPhoto], out: Path, state: dict[str, Any]) 
     _link_photos(photos, out)
     _check_space(out, len(photos))
     database_state = out / "database.json"
-    if not database_state.is_file() or database_state.read_text() != json.dumps(state):
+    if read_record(database_state) != state:
         for name in ("database.db", "database.db-wal", "database.db-shm", "database.db-journal"):
             (out / name).unlink(missing_ok=True)
-        write_text(database_state, json.dumps(state))
+        write_json(database_state, state)
 
 
 def _remove_links(out: Path) -> None:
