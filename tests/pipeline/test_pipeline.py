@@ -18,13 +18,14 @@ from gbinet.errors import GBiNetError, InputError, SceneError
 from gbinet.formats.depth_files import read_depth_camera, write_depth
 from gbinet.formats.ply import PlyWriter
 from gbinet.georeference.place import Georeference
-from gbinet.inference.predictor import DepthConfig
+from gbinet.inference.predictor import DepthConfig, estimate_depths
 from gbinet.model.config import preset as network
 from gbinet.pipeline.preparing import prepare, with_georeference
 from gbinet.pipeline.reconstruct import PRESETS, ReconstructConfig, reconstruct, run
 from gbinet.pipeline.record import duration
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, View
+from gbinet.scenes.depth_folder import DepthFolder
 from gbinet.scenes.load import load_scene
 from gbinet.scenes.refine.outcome import Refinement
 from gbinet.viewer.report import Report
@@ -76,7 +77,7 @@ def test_info_counts_the_depth_maps_of_a_run(
     assert "depth 5 of 5 views, by gbinet" in " ".join(capsys.readouterr().out.split())
 
 
-def test_true_depth_inside_a_result_is_not_taken_for_that_of_the_run(
+def test_a_result_means_the_depth_of_its_run_and_a_scene_its_true_depth(
     ball_scene: SceneMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene = ball_scene()
@@ -84,15 +85,16 @@ def test_true_depth_inside_a_result_is_not_taken_for_that_of_the_run(
         write_depth(scene.root / f"true-{view.name}.pfm", true_depth(view.camera)) for view in scene.views
     ]
     views = tuple(replace(view, depth_path=path) for view, path in zip(scene.views, truth, strict=True))
-    result = scene.root.parent
-    run(replace(scene, views=views), Oracle(scene), result, CONFIG)  # type: ignore[arg-type]
+    scene, result = replace(scene, views=views), scene.root.parent
+    run(scene, Oracle(scene), result, CONFIG)  # type: ignore[arg-type]
     capsys.readouterr()
     assert main(["info", str(result)]) == 0
-    printed = "".join(capsys.readouterr().out.split())
-    assert "5of5views(truedepth);5bygbinet(--depth" in printed
-    for more, noted in ([], True), (["--depth", str(result)], False):
-        assert main(["fuse", str(result), "-o", str(tmp_path / "fused" / "cloud.ply"), *more]) == 0
-        assert ("note: the true depth" in capsys.readouterr().out) == noted
+    assert "5 of 5 views, by gbinet" in " ".join(capsys.readouterr().out.split())
+    maps = DepthFolder(load_scene(result))
+    assert maps.folder == result / "depth" and not maps.has_unused_predictions
+    estimate_depths(scene, Oracle(scene), scene.root / "depth", CONFIG.depth)  # type: ignore[arg-type]
+    maps = DepthFolder(scene)
+    assert maps.find(0) == (truth[0], 1.0) and maps.has_unused_predictions
 
 
 def test_a_second_run_keeps_the_depth_and_gives_the_same_cloud(

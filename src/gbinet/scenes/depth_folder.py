@@ -13,6 +13,7 @@ from gbinet.errors import SceneError
 from gbinet.formats.depth_files import depth_files_in, read_depth_camera, read_depth_map
 from gbinet.formats.reading import is_file
 from gbinet.scene import Scene
+from gbinet.scenes.result import KIND as RESULT
 
 COLMAP_MAPS = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
 # Two cameras are the same if exchanging them moves points by less than this share of their depth. The rounded
@@ -45,16 +46,17 @@ def _displacement(depth_map: DepthMap, other: Camera) -> float:
 class DepthFolder:
     """The depth maps of a scene's views in a folder: `<view name>.npz`, or as depth_files_in finds them.
 
-    Without a folder, those that belong to the scene: true depth, or else those that `gbinet` or COLMAP
-    computed for it (the scene is an output folder or a dense workspace).
+    Without a folder, those that belong to the scene: of an output folder, those that its run computed; else
+    true depth, or those that `gbinet` or COLMAP computed for it.
     """
 
     def __init__(self, scene: Scene, folder: Path | None = None, scale: float = 1.0) -> None:
         self.scene = scene
         self.folder = folder
-        if folder is None and all(view.depth_path is None for view in scene.views):
-            is_output = is_file(scene.root / RUN_SETTINGS)
-            self.folder = (scene.root / RUN_SETTINGS).parent if is_output else scene.root / COLMAP_MAPS
+        computed = is_file(scene.root / RUN_SETTINGS)
+        has_truth = any(view.depth_path is not None for view in scene.views)
+        if folder is None and (not has_truth or (computed and scene.kind == RESULT.name)):
+            self.folder = (scene.root / RUN_SETTINGS).parent if computed else scene.root / COLMAP_MAPS
         self.scale = scale  # a stored value times this is the depth
 
     @classmethod
