@@ -181,7 +181,7 @@ def test_a_large_photo_takes_what_it_needs(mode: str, tmp_path: Path) -> None:
 
 
 def test_names_of_a_record_stay_below_its_folder() -> None:
-    names = ["a.jpg", "b/c.jpg", "../x", "/etc/passwd", "b/../../x", "", 5, None, ["d"]]
+    names = ["a.jpg", "b/c.jpg", "../x", "/etc/passwd", "b/../../x", "", ".", "./.", "a\0b", 5, None, ["d"]]
     assert names_in({"files": names}, "files") == ["a.jpg", "b/c.jpg"]
     for damaged in ({}, {"files": 5}, {"files": None}, {"files": "abc"}, {"files": {"a": 1}}):
         assert names_in(damaged, "files") == []

@@ -99,7 +99,12 @@ def names_in(record: Mapping[str, object], key: str) -> list[str]:
     """Names below a folder that such a record lists. One that somebody changed must not lead out of it."""
     values = record.get(key)
     names = [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
-    return [name for name in names if name and {"..", "/"}.isdisjoint(Path(name).parts)]
+    return [name for name in names if _is_below(Path(name).parts) and "\0" not in name]
+
+
+def _is_below(parts: tuple[str, ...]) -> bool:
+    """Whether a path leads to something inside the folder, and not to the folder itself."""
+    return bool(parts) and {"..", "/"}.isdisjoint(parts)
 
 
 def parse_json(path: Path, text: str | bytes) -> Any:
