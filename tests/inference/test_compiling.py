@@ -33,7 +33,7 @@ class NoGPU:  # whoever launches a kernel here asks for more than this, and fail
     def get_current_target(self): return GPUTarget("cuda", 90, 32)
 
 driver.set_active(NoGPU())
-ops.usable = lambda *_: True
+ops.usable, ops.usable_on_cpu = (lambda *_: True), (lambda *_: False)
 compiled = []
 """
 
