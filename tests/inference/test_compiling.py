@@ -222,6 +222,29 @@ print(len(set(compiled)))
     assert int(answer(script)) >= 4  # convolutions, cost volume, sampling, smoothing
 
 
+@pytest.mark.slow
+def test_all_kernels_of_a_reconstruction_compile(tmp_path: Path) -> None:
+    """For a GPU that need not be there: whatever only its compiler refuses shows here."""
+    script = """
+from gbinet.fusion.fuse import FusionConfig
+from gbinet.fusion.judging import rehearse
+from gbinet.inference.compilers import compile_here
+from gbinet.inference.compiling import MapKind, _trace, recording_launches
+from gbinet.inference.predictor import DepthConfig
+from gbinet.model.gbinet import GBiNet
+
+knobs.cache.dir = CACHE
+config, requests = DepthConfig(device="cpu", precision="float16"), []
+with recording_launches(requests.append):
+    rehearse(FusionConfig(), torch.device("cpu"))
+    _trace(GBiNet.from_pretrained(), config, [MapKind(320, 256, 24)], torch.device("cpu"))
+for request in requests:
+    compile_here(request)
+print(len(requests))
+"""
+    assert int(answer(script.replace("CACHE", repr(str(tmp_path))))) > 50
+
+
 def test_a_cache_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gbinet.inference.compiling import UnwritableCacheError, check_cache
 
