@@ -27,7 +27,7 @@ from gbinet.model.refiner import Refiner, make_candidates
 from gbinet.model.regulariser import Regulariser
 from gbinet.model.result import SearchResult as SearchResult
 from gbinet.model.result import Stage as Stage
-from gbinet.model.result import combined, padded_to, release_maps
+from gbinet.model.result import combined, padded_to, release_maps, upsampled
 from gbinet.model.search import SearchState
 from gbinet.ops import choose, deform
 from gbinet.ops.bins import Bins
@@ -329,11 +329,9 @@ class GBiNet(nn.Module):
             if keep_stages:
                 kept.append(stage)
             state = stage.next_state
-        assert stage is not None  # check_choices: there was one stage or more
-        if earlier is None:
-            earlier = depth_range.new_full((1, 1, *full), float(joint))  # neutral for product or sum
-        total = combined(earlier, confidence, joint)
-        depth, total = self._read_out(stage, readout, features, total)
+        total = confidence if earlier is None else combined(earlier, confidence, joint)
+        assert stage is not None and total is not None  # check_choices: there was one stage or more
+        depth, total = self._read_out(stage, readout, features, upsampled(total, full))
         if self.calibration is not None and (stages, readout) == (self.config.stages, self.config.readout):
             total = self.calibration(total)
         if depth.shape[-2:] != full:  # there was no stage at full size

@@ -42,9 +42,15 @@ def combined(values: Tensor, coarser: Tensor | None, joint: bool) -> Tensor:
     """Sum (joint: product) of values [B, 1, h, w] and a map of their size or a coarser one, upsampled."""
     if coarser is None:
         return values
-    if coarser.shape[-2:] != values.shape[-2:]:
-        coarser = F.interpolate(coarser, size=values.shape[-2:], mode="nearest")
+    coarser = upsampled(coarser, values.shape[-2:])
     return values * coarser if joint else values + coarser
+
+
+def upsampled(values: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
+    """values [B, 1, h, w] at a larger size, by nearest neighbours; at their own, as they are."""
+    if values.shape[-2:] == tuple(size):
+        return values
+    return F.interpolate(values, size=tuple(size), mode="nearest")
 
 
 def padded_to(values: Tensor, size: tuple[int, int]) -> Tensor:

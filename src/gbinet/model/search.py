@@ -128,8 +128,8 @@ def descend(state: SearchState, choice: Tensor) -> SearchState:
 
 def descend_to(state: SearchState, fractional_cell: Tensor) -> SearchState:
     """Go down into the cells that contain these fractional cells [B, H, W] of the coming stage."""
-    cell = fractional_cell.floor().clamp(0, state.bins.cells - 1)
-    return _next_state(state, cell.to(torch.int32), fractional_cell)
+    cell = fractional_cell.clamp(0, state.bins.cells - 1).to(torch.int32)  # rounds down: nothing is negative
+    return _next_state(state, cell, fractional_cell)
 
 
 def _next_state(state: SearchState, cell: Tensor, fractional_cell: Tensor | None = None) -> SearchState:
@@ -181,13 +181,11 @@ def upsample(state: SearchState, height: int, width: int) -> SearchState:
         while 2 * cell.shape[-2] <= height and 2 * cell.shape[-1] <= width:
             cell = upsample_cells(cell, state.grid.edge)
         if cell.shape[-2:] == (height, width):
-            return replace(
-                state, cell=cell.clamp(max=state.grid.cells(state.stage) - 1), fractional_cell=None
-            )
+            return with_cells(state, cell)  # in the range: means of cells that are
     centre = state.cell[:, None].float() + 0.5  # [B, 1, h, w]
     finer = F.interpolate(centre, size=(height, width), mode="bilinear", align_corners=False)[:, 0]
     cell = finer.floor().clamp(0, state.grid.cells(state.stage) - 1)
-    return replace(state, cell=cell.to(torch.int32), fractional_cell=None)
+    return with_cells(state, cell.to(torch.int32))
 
 
 def parents(state: SearchState, height: int, width: int) -> Tensor:
