@@ -44,8 +44,8 @@ RECONSTRUCT: Parts = {
     "kernels: brought to the GPU": ("triton.compiler.compiler:CompiledKernel._init_handles",),
     "depth": ("gbinet.pipeline.computing:estimate_depths",),
     "depth: what is finished": (
-        "gbinet.inference.finished:Finished.__init__",
-        "gbinet.inference.finished:Finished.check",
+        "gbinet.inference.finished:FinishedMaps.__init__",
+        "gbinet.inference.finished:FinishedMaps.check",
     ),
     "depth: network made ready": ("gbinet.inference.predictor:for_inference",),
     "depth: photos read": ("gbinet.inference.predictor:DepthWorker._read",),
@@ -60,6 +60,7 @@ RECONSTRUCT: Parts = {
     "fusion: points brought": ("gbinet.fusion.fuse:arrived",),
     "fusion: points written": ("gbinet.formats.ply:PlyWriter.append",),
     "fusion: cloud closed": ("gbinet.formats.ply:PlyWriter.__exit__",),
+    "fusion: cameras checked": ("gbinet.pipeline.record:cameras_fit",),
     "report: share of the points": ("gbinet.viewer.report_cloud:CloudSample.add",),
     "report: pictures of views": ("gbinet.pipeline.record:view_card",),
     "report: pictures awaited": ("gbinet.pipeline.record:ReportCollector.cards",),
