@@ -13,7 +13,7 @@ import torch
 from plane_scenes import PlaneSource
 
 from gbinet.errors import GBiNetError, InputError, flag
-from gbinet.fusion.photometric import trusted
+from gbinet.fusion.photometric import blank, trusted
 from gbinet.inference.resources import Resources
 from gbinet.model.gbinet import GBiNet
 from gbinet.provenance import hash_of
@@ -319,7 +319,9 @@ def test_a_cost_that_cannot_be_measured_does_not_lose_the_others(
 def test_only_geometry_filters_clouds() -> None:
     confidence, white = torch.zeros(8, 8), torch.full((8, 8, 3), 255, dtype=torch.uint8)
     how = clouds.FUSION
-    kept = trusted(confidence, white, how.min_confidence, how.blank_confidence, how.keep_burnt_out)
+    kept = trusted(
+        confidence, white, blank(white), how.min_confidence, how.blank_confidence, how.keep_burnt_out
+    )
     assert kept.all()
 
 

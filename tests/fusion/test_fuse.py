@@ -17,7 +17,7 @@ from gbinet.errors import FormatError, GBiNetError, InputError, flag
 from gbinet.fusion.consistency import agree, reproject
 from gbinet.fusion.duplicates import UsedPixels, VoxelFilter
 from gbinet.fusion.fuse import FusionConfig, fuse, fuse_views
-from gbinet.fusion.photometric import texture, trusted
+from gbinet.fusion.photometric import blank, texture, trusted
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 
@@ -208,9 +208,10 @@ def test_blank_pixels_need_more_confidence_and_burnt_out_ones_go() -> None:
     photo[:, 40:] = 255  # burnt out
     sure = torch.full((40, 60), 0.45)
 
-    def kept(confidence: float, blank: float, burnt_out: bool) -> list[bool]:
+    def kept(confidence: float, if_blank: float, burnt_out: bool) -> list[bool]:
         """Of the textured, blank and burnt-out third, well inside."""
-        inner = trusted(sure * 0 + confidence, photo, 0.4, blank, burnt_out)[:, [10, 30, 50]]
+        passed = trusted(sure * 0 + confidence, photo, blank(photo), 0.4, if_blank, burnt_out)
+        inner = passed[:, [10, 30, 50]]
         assert (inner == inner[0]).all()
         return inner[0].tolist()
 
@@ -218,7 +219,7 @@ def test_blank_pixels_need_more_confidence_and_burnt_out_ones_go() -> None:
     assert kept(0.55, 0.5, False) == [True, True, False]
     assert kept(0.45, 0.0, True) == [True, True, True]
     assert kept(0.35, 0.0, True) == [False, False, False]
-    assert torch.equal(trusted(sure, None, 0.4, 0.5, False), sure >= 0.4)
+    assert torch.equal(trusted(sure, None, None, 0.4, 0.5, False), sure >= 0.4)
 
 
 def test_texture_is_the_standard_deviation_in_a_window() -> None:

@@ -8,9 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gbinet.fusion.sky import sky
+from gbinet.fusion import sky as skies
+from gbinet.fusion.photometric import blank
 
 HEIGHT, WIDTH = 60, 80
+
+
+def sky(photo: Tensor, confidence: Tensor, confident: float) -> Tensor:
+    return skies.sky(photo, blank(photo), confidence, confident)
 
 
 def house(seed: int = 0, blue: tuple[int, int, int] = (200, 215, 235)) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from gbinet.depthmap import DepthMap
 from gbinet.errors import FormatError, GBiNetError
 from gbinet.formats.image import read_image, read_mask, shrunk
-from gbinet.fusion.photometric import trusted
+from gbinet.fusion.photometric import blank, trusted
 from gbinet.fusion.sky import sky
 from gbinet.fusion.sources import DepthSource, RecentMaps
 from gbinet.ops.transfer import to_device
@@ -135,10 +135,12 @@ class Loader:
         confidence = None
         if found.confidence is not None:
             confidence = to_device(found.confidence, self.device).to(torch.float32)
-            least = config.confidence_for(found.made_by)
-            keep &= trusted(confidence, photo, least, config.blank_confidence, config.keep_burnt_out)
-            if photo is not None and not config.keep_sky:
-                keep &= ~sky(photo, confidence, config.blank_confidence)
+            least, sure = config.confidence_for(found.made_by), config.blank_confidence
+            has_use = sure > least or not config.keep_sky
+            is_blank = None if photo is None or not has_use else blank(photo)
+            keep &= trusted(confidence, photo, is_blank, least, sure, config.keep_burnt_out)
+            if photo is not None and is_blank is not None and not config.keep_sky:
+                keep &= ~sky(photo, is_blank, confidence, sure)
         kept = DepthMap(torch.where(keep, depth, 0), found.camera, confidence)
         return Loaded(found, kept, photo, known)
 

@@ -19,19 +19,23 @@ BURNT_OUT = 250  # levels (of 255): no channel of a burnt-out pixel is darker
 def trusted(
     confidence: Tensor,  # [H, W]
     photo: Tensor | None,  # [H, W, 3] uint8, same device; None = unknown
+    is_blank: Tensor | None,  # [H, W] bool: see `blank`; None = unknown, or of no interest
     min_confidence: float,
     blank_confidence: float,
     keep_burnt_out: bool,
 ) -> Tensor:
     """[H, W] bool: pixels past the photometric filter."""
     keep = confidence >= min_confidence
-    if photo is None:
-        return keep
-    if blank_confidence > min_confidence:
-        keep &= (confidence >= blank_confidence) | (texture(photo) >= BLANK)
-    if not keep_burnt_out:
+    if is_blank is not None:
+        keep &= ~is_blank | (confidence >= blank_confidence)
+    if photo is not None and not keep_burnt_out:
         keep &= photo.amin(-1) < BURNT_OUT
     return keep
+
+
+def blank(photo: Tensor) -> Tensor:
+    """[H, W] bool: pixels of a photo [H, W, 3] uint8 around which there is nothing but sensor noise."""
+    return texture(photo) < BLANK
 
 
 def texture(photo: Tensor) -> Tensor:
@@ -39,14 +43,23 @@ def texture(photo: Tensor) -> Tensor:
 
     Sums of whole numbers are exact in whatever order they are added: the same pixels pass on every machine.
     """
-    grey = photo.float().sum(-1)[None, None]  # [1, 1, H, W] three times the grey level, 0..765
-    count, total, squares = (_window_sum(v).long() for v in (torch.ones_like(grey), grey, grey * grey))
+    grey = photo.float().sum(-1)  # [H, W] three times the grey level, 0..765
+    total, squares = _window_sums(torch.stack([grey, grey * grey])).long()
+    rows, columns = (_window_lengths(side, photo.device) for side in grey.shape)
+    count = rows[:, None] * columns
     spread = count * squares - total * total  # count^2 times the variance
-    return (spread.float().sqrt() / (3 * count))[0, 0]
+    deviation: Tensor = spread.float().sqrt() / (3 * count)
+    return deviation
 
 
-def _window_sum(values: Tensor) -> Tensor:
-    """[1, 1, H, W]: first along rows, then along columns; below 2^24, and so exact in float32."""
+def _window_sums(values: Tensor) -> Tensor:
+    """[N, H, W]: first along rows, then along columns; below 2^24, and so exact in float32."""
     half = WINDOW // 2
     rows = F.avg_pool2d(values, (1, WINDOW), 1, (0, half), divisor_override=1)
     return F.avg_pool2d(rows, (WINDOW, 1), 1, (half, 0), divisor_override=1)
+
+
+def _window_lengths(side: int, device: torch.device) -> Tensor:
+    """[side] int64: how many pixels of a row or column a window contains, fewer at both ends."""
+    index = torch.arange(side, device=device)
+    return (index + WINDOW // 2 + 1).clamp(max=side) - (index - WINDOW // 2).clamp(min=0)

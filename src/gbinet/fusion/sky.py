@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gbinet.fusion.photometric import BLANK, texture
-
 _SMOOTH = 5  # px: specks in the sky up to this size are bridged (birds, noise)
 _BLOCK = 4  # px: sky spreads by blocks of pixels first
 _REACH = 0.05  # of the photo's width, by which it spreads in blocks
@@ -24,14 +22,15 @@ _MIN_SHARE = 0.01  # of the photo: a smaller region is not taken for sky
 _MAX_CONFIDENCE = 0.95  # of sky
 
 
-def sky(photo: Tensor, confidence: Tensor, confident: float) -> Tensor:
+def sky(photo: Tensor, is_blank: Tensor, confidence: Tensor, confident: float) -> Tensor:
     """[H, W] bool: sky and its fringe, from a photo [H, W, 3] uint8 and confidence [H, W].
 
-    confident: sky starts from pixels with less confidence than this.
+    is_blank: [H, W] bool, see photometric.blank. confident: sky starts from blank pixels with less confidence
+    than this.
     """
     unsure = confidence < _MAX_CONFIDENCE
-    blank = ((texture(photo) < BLANK) & (confidence < confident)).float()[None, None]
-    smooth = F.avg_pool2d(blank, _SMOOTH, 1, _SMOOTH // 2, count_include_pad=False) > 0.5
+    bare = (is_blank & (confidence < confident)).float()[None, None]
+    smooth = F.avg_pool2d(bare, _SMOOTH, 1, _SMOOTH // 2, count_include_pad=False) > 0.5
     region = smooth[0, 0].int().cumprod(0).bool()  # downwards from the upper edge, column by column
     region &= (region.float().mean() >= _MIN_SHARE) & unsure
     if region.device.type == "cpu" and not region.any():  # a GPU would have to wait
