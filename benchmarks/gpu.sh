@@ -19,6 +19,7 @@ part() { # name, seconds it may take, command
 
 part kernels-tests 200 bash -c "python3 -m pytest -q -p no:cacheprovider --confcutdir=tests/ops tests/ops/*_triton.py &&
   python3 -m pytest -q -p no:cacheprovider --confcutdir=tests/inference tests/inference/test_prepare_triton.py"
+part fusion-tests 120 python3 -m pytest -q -p no:cacheprovider tests/fusion/test_consistency_triton.py
 part inference 120 python3 benchmarks/inference.py --device cuda --out "$out/inference.json"
 part kernels 120 python3 benchmarks/kernels.py --out "$out/kernels.json"
 part memory 120 python3 benchmarks/memory.py --out "$out/memory.json"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,14 +49,10 @@ class Comparer:
     ) -> None:
         self.config, self.device = config, torch.device(device)
         self.neighbours = [view.best_sources(config.max_sources) for view in scene.views]
+        self.order = visiting_order(self.neighbours)  # decides which of several views has a point
         self.position_type = position_type_of(scene)
         self._judge = judge_fast if ops.usable(torch.empty(0, device=self.device)) else judge_plainly
         self._loader = Loader(scene, depths, config, self.device, on_unreadable)
-
-    @property
-    def order(self) -> list[int]:
-        """The order in which views are fused: it decides which of several views has a point."""
-        return visiting_order(self.neighbours)
 
     def __enter__(self) -> Comparer:
         return self
@@ -62,19 +60,21 @@ class Comparer:
     def __exit__(self, *_: object) -> None:
         self._loader.__exit__()
 
-    @property
-    def last_uses(self) -> dict[int, list[int]]:
-        """View -> views (itself or neighbours) that no later one in `order` asks for."""
-        last_user = {used: view for view in self.order for used in (view, *self.neighbours[view])}
-        last_uses: dict[int, list[int]] = {}
-        for used, view in last_user.items():
-            last_uses.setdefault(view, []).append(used)
-        return last_uses
-
-    def drop(self, views: Iterable[int]) -> None:
-        """Drop views that will not be asked for again."""
-        for view in views:
-            self._loader.drop(view)
+    def in_order(self) -> Iterator[tuple[int, list[int]]]:
+        """Each view of `order`, to be compared then, and the two after it; drops what will not be needed."""
+        groups = [(view, *self.neighbours[view]) for view in self.order]  # asked for together
+        uses = self._loader.uses
+        for moment, used in enumerate(chain.from_iterable(groups)):
+            uses.setdefault(used, deque()).append(moment)
+        done = 0
+        for position, group in enumerate(groups):
+            yield group[0], self.order[position + 1 : position + 3]
+            done += len(group)
+            for used in group:
+                while uses[used] and uses[used][0] < done:  # it was not asked for
+                    uses[used].popleft()
+                if not uses[used]:
+                    self._loader.drop(used)
 
     def compare(self, index: int, used: UsedPixels | None, following: Sequence[int]) -> Compared | None:
         """Compare one view; None if it has no depth map. Reads ahead what the `following` views need."""

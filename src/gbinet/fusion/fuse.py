@@ -230,10 +230,8 @@ def begin_views(
     used = UsedPixels(keep_unpacked=config.cached_maps)
     finisher = _Finisher(config, torch.device(device))
     with Comparer(scene, depths, config, device) as comparer:
-        order, last_uses = comparer.order, comparer.last_uses
-        for position, index in enumerate(order):
-            found = comparer.compare(index, used, order[position + 1 : position + 3])
-            comparer.drop(last_uses.get(index, ()))
+        for index, following in comparer.in_order():
+            found = comparer.compare(index, used, following)
             if found is None:
                 used.drop(index)
                 continue

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,7 +54,8 @@ class _Read:
 
 
 class Loader:
-    """Loads views, and holds the `config.cached_maps` that were used last."""
+    """Loads views, and holds `config.cached_maps` of them: those that are asked for soonest, if `uses` says
+    so, else those that were used last."""
 
     def __init__(
         self,
@@ -65,7 +67,8 @@ class Loader:
     ) -> None:
         self.scene, self.depths, self.config, self.device = scene, depths, config, device
         self._on_unreadable = on_unreadable or _warn
-        self._held: OrderedDict[int, Loaded | None] = OrderedDict()
+        self.uses: dict[int, deque[int]] = {}  # view -> when it will be asked for, in any ascending numbers
+        self._held: OrderedDict[int, Loaded | None] = OrderedDict()  # the last to be used are last
         self._coming: dict[int, Future[_Read]] = {}
         self._readers = ThreadPoolExecutor(_READERS.get(device.type, 1), "fusion-read")
 
@@ -83,6 +86,8 @@ class Loader:
 
     def get(self, index: int) -> Loaded | None:
         """A view, or None if it has no depth map."""
+        if self.uses.get(index):
+            self.uses[index].popleft()
         if index in self._held:
             self._held.move_to_end(index)
             return self._held[index]
@@ -93,8 +98,13 @@ class Loader:
         loaded = None if read.depth_map is None else self._filtered(read.depth_map, read.mask, read.photo)
         self._held[index] = loaded
         if len(self._held) > self.config.cached_maps:
-            self._held.popitem(last=False)
+            del self._held[max(self._held, key=self._next_use)]  # the first of equal ones
         return loaded
+
+    def _next_use(self, index: int) -> float:
+        if not self.uses:
+            return 0
+        return self.uses[index][0] if self.uses.get(index) else inf
 
     def drop(self, index: int) -> None:
         """Drop a view that will not be asked for again."""
