@@ -65,6 +65,19 @@ def test_values_that_others_store_are_cleaned_on_reading(tmp_path):
     assert read_depth(tmp_path / "c.png", 2.0).tolist() == [[6, 510]]
 
 
+def test_confidence_that_is_no_share_is_refused_and_nan_is_none(tmp_path):
+    """One NaN would take the points of all views that look it up; 0 to 255 is no probability."""
+    depth, confidence = torch.rand(3, 4) + 1, torch.rand(3, 4)
+    odd = confidence.clone()
+    odd[0, 0] = torch.nan
+    read = torch.from_numpy(read_confidence(write_depth(tmp_path / "a.npz", depth, odd)))
+    odd[0, 0] = 0
+    assert torch.equal(read, odd)
+    for wrong in (100 * confidence + 2, -confidence - 0.1, confidence / 0):
+        with pytest.raises(FormatError, match=r"a\.npz, confidence: .*between 0 and 1"):
+            read_confidence(write_depth(tmp_path / "a.npz", depth, wrong))
+
+
 def test_confidence_travels_in_npz(tmp_path):
     depth, confidence = torch.rand(3, 4) + 1, torch.rand(3, 4)
     path = write_depth(tmp_path / "a.npz", depth, confidence)

@@ -84,7 +84,7 @@ FORMATS: dict[str, tuple[str, Callable[[Path], object], Callable[[Path], object]
     "colmap-map": ("a.bin", lambda p: write_colmap_array(p, small_depth()), read_colmap_array, 4),
     "dmap": ("a.dmap", seed_dmap, read_dmap, 4),
     "npy": ("a.npy", lambda p: write_depth(p, small_depth()), read_depth, 4),
-    "npz": ("a.npz", lambda p: write_depth(p, small_depth(), small_depth()), read_npz, 4),
+    "npz": ("a.npz", lambda p: write_depth(p, small_depth(), small_depth() / 10), read_npz, 4),
     "png": ("a.png", lambda p: write_depth(p, small_depth() * 1000), read_depth, 1100),
     "tiff": ("a.tif", lambda p: write_depth(p, small_depth()), read_depth, 4),
 }

@@ -93,6 +93,8 @@ def test_certainty_decides_where_confidence_is_a_probability_and_nobody_asks_to_
     probable = {"probability": True}
     assert FusionConfig().rule_for(probable) == Rule(1, CERTAINTY)
     assert FusionConfig(certainty=0.5).rule_for(None) == Rule(1, 0.5)
+    for made_by in (probable, None):  # the less is asked, the more is kept, down to nothing
+        assert FusionConfig(certainty=0.0).rule_for(made_by) == Rule(1, 0.0)
     assert FusionConfig(certainty=0.5, min_views=4).rule_for(probable) == Rule(4, 0.5)
     for counting in (FusionConfig(min_views=2), FusionConfig(min_views=2, dynamic=True)):
         assert counting.rule_for(probable) == Rule(2, 0.0)

@@ -103,7 +103,11 @@ def main(argv: list[str] | None = None) -> int:
     speak_to_programs(verb in FOR_PROGRAMS and "--json" in arguments)
     if for_programs():
         arguments = [a for a in arguments if a != "--json"]
-    return _run(verb, arguments[1:], debug)
+    try:
+        return _run(verb, arguments[1:], debug)
+    except KeyboardInterrupt:  # before there was anything to go on with
+        print(f"\ngbinet {verb}: stopped", file=sys.stderr)
+        return 130
 
 
 def _run(verb: str, arguments: list[str], debug: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -21,7 +22,7 @@ class DepthErrors:
     pixels: int  # pixels with known true depth
     answered: float  # share of these that have a depth
     within: dict[float, float]  # threshold -> share of all of these that are at most this far off
-    mean: float  # absolute error of the pixels that have a depth
+    mean: float  # absolute error of the pixels that have a depth; NaN where none has one
     median: float  # the same
 
     def to_dict(self) -> dict[str, object]:
@@ -46,11 +47,11 @@ def depth_errors(
     """Errors over all pixels of all maps together."""
     error, answered = _errors(depth, truth, mask)
     if error.numel() == 0:
-        return DepthErrors(0, 0.0, dict.fromkeys(thresholds, 0.0), 0.0, 0.0)
+        return DepthErrors(0, 0.0, dict.fromkeys(thresholds, 0.0), math.nan, math.nan)
     given = error[answered]
     within = {t: float((given <= t).sum()) / error.numel() for t in thresholds}
-    mean = float(given.double().mean()) if given.numel() else 0.0
-    median = float(given.median()) if given.numel() else 0.0
+    mean = float(given.double().mean())  # NaN of none
+    median = float(given.median()) if given.numel() else math.nan
     return DepthErrors(error.numel(), given.numel() / error.numel(), within, mean, median)
 
 

@@ -60,14 +60,19 @@ def read_depth(path: str | Path, scale: float = 1.0) -> Array:
 
 
 def read_confidence(path: str | Path) -> Array | None:
-    """The confidence of a depth map, float32 [H, W], where its file holds one."""
+    """The confidence of a depth map, float32 [H, W] in [0, 1], where its file holds one. NaN counts as 0."""
     path = Path(path)
-    if path.suffix.lower() == ".npz":
-        values = _read_npz(path, "confidence")
-        return None if values is None else values.astype(np.float32)
     if path.suffix.lower() == ".dmap":
-        return read_dmap(path).confidence
-    return None
+        found = read_dmap(path).confidence
+        return None if found is None else np.nan_to_num(found).clip(0, 1)  # OpenMVS adds them up
+    values = _read_npz(path, "confidence") if path.suffix.lower() == ".npz" else None
+    if values is None:
+        return None
+    confidence = np.nan_to_num(values.astype(np.float32))
+    if confidence.size and (confidence.min() < 0 or confidence.max() > 1):
+        reach = f"{confidence.min():g} to {confidence.max():g}"
+        raise FormatError(path, f"confidence must lie between 0 and 1, and is {reach}", "confidence")
+    return confidence
 
 
 def read_depth_map(path: str | Path, camera: Camera | None = None, scale: float = 1.0) -> DepthMap:

@@ -91,7 +91,8 @@ class FusionConfig:
         if certainty is None:
             probable = (maker or {}).get("probability") is True
             certainty = CERTAINTY if probable and not counting else 0.0
-        return Rule(self.min_views or (1 if certainty else MIN_VIEWS), certainty)
+        counted = certainty == 0 and self.certainty is None  # a given 0 leaves it to the one other view
+        return Rule(self.min_views or (MIN_VIEWS if counted else 1), certainty)
 
 
 @dataclass(frozen=True)
