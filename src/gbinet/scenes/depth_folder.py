@@ -9,7 +9,7 @@ import torch
 
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
-from gbinet.errors import SceneError
+from gbinet.errors import FormatError, SceneError
 from gbinet.formats.depth_files import depth_files_in, read_depth_camera, read_depth_map
 from gbinet.formats.reading import is_file
 from gbinet.scene import Scene
@@ -20,6 +20,7 @@ COLMAP_MAPS = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
 # numbers of other programs move them less, refined cameras (by some tenths of a degree) more. In a photo of
 # 1000 px it is about 0.2 px.
 _SAME_CAMERA = 2e-4
+_ROUNDING = 2  # px that programs may round each side of a smaller map by
 RUN_SETTINGS = Path("depth") / "settings.json"  # written by `gbinet` beside its depth maps
 
 
@@ -41,6 +42,15 @@ def _displacement(depth_map: DepthMap, other: Camera) -> float:
     cameras = (camera.to("cpu", torch.float64) for camera in (depth_map.camera, other))
     points, moved = (camera.unproject(corners, depth) for camera in cameras)  # [2, 3] each
     return float((points - moved).norm(dim=-1).max() / depth[0])
+
+
+def _check_shape(path: Path, depth_map: DepthMap, photo: Camera) -> None:
+    """Raise a FormatError if a map is not the whole photo at another size: stretching it moves its points."""
+    w, h, W, H = depth_map.camera.width, depth_map.camera.height, photo.width, photo.height
+    if abs(w / W - h / H) > _ROUNDING / W + _ROUNDING / H:
+        raise FormatError(
+            path, f"is {w}x{h} but its photo is {W}x{H}, of another shape; was one of them cropped?"
+        )
 
 
 class DepthFolder:
@@ -90,11 +100,9 @@ class DepthFolder:
         path, scale = found
         depth_map = read_depth_map(path, self.scene.views[index].camera, scale)
         stored_camera = read_depth_camera(path)
-        if (
-            stored_camera is not None
-            and scale == 1.0
-            and _displacement(depth_map, stored_camera) > _SAME_CAMERA
-        ):
+        if stored_camera is None:
+            _check_shape(path, depth_map, self.scene.views[index].camera)
+        elif scale == 1.0 and _displacement(depth_map, stored_camera) > _SAME_CAMERA:
             raise SceneError(
                 f"{path}: this depth map has another camera (place, direction, unit or focal length) "
                 f"than the photo has in {self.scene.root}; give the scene that the depth maps were made from "
