@@ -13,6 +13,7 @@ from gbinet.errors import FormatError, SceneError
 from gbinet.formats.depth_files import depth_files_in, read_depth_camera, read_depth_map
 from gbinet.formats.reading import is_file
 from gbinet.scene import Scene
+from gbinet.scenes.depth_scales import StatedScales
 from gbinet.scenes.result import KIND as RESULT
 
 COLMAP_MAPS = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
@@ -58,19 +59,21 @@ class DepthFolder:
 
     Without a folder, those that belong to the scene: of an output folder, those that its run computed; else
     true depth, or those that `gbinet` or COLMAP computed for it.
+
+    A stored value times `scale` is the depth; None = what the scene or the folder states, else 1.
     """
 
-    def __init__(self, scene: Scene, folder: Path | None = None, scale: float = 1.0) -> None:
+    def __init__(self, scene: Scene, folder: Path | None = None, scale: float | None = None) -> None:
         self.scene = scene
         self.folder = folder
         computed = is_file(scene.root / RUN_SETTINGS)
         has_truth = any(view.depth_path is not None for view in scene.views)
         if folder is None and (not has_truth or (computed and scene.kind == RESULT.name)):
             self.folder = (scene.root / RUN_SETTINGS).parent if computed else scene.root / COLMAP_MAPS
-        self.scale = scale  # a stored value times this is the depth
+        self.scale = scale
 
     @classmethod
-    def of(cls, scene: Scene, given: Path | None, scale: float = 1.0) -> DepthFolder:
+    def of(cls, scene: Scene, given: Path | None, scale: float | None = None) -> DepthFolder:
         """The maps in what a user gives: a folder of them, an output of `gbinet` or a COLMAP workspace."""
         return cls(scene, None if given is None else maps_folder(given), scale)
 
@@ -88,9 +91,10 @@ class DepthFolder:
         """The file of a view's depth map and its scale; None where there is none."""
         view = self.scene.views[index]
         if self.folder is None:
-            return None if view.depth_path is None else (view.depth_path, view.depth_scale)
+            scale = view.depth_scale if self.scale is None else self.scale
+            return None if view.depth_path is None else (view.depth_path, scale)
         found = self.path(index) if is_file(self.path(index)) else self._others.get(view.name)
-        return None if found is None else (found, self.scale)
+        return None if found is None else (found, self._scale_of(found))
 
     def load(self, index: int) -> DepthMap | None:
         """Read the depth map of a view; None where there is none."""
@@ -113,6 +117,16 @@ class DepthFolder:
     def known(self) -> list[int]:
         """Views that have a depth map."""
         return [index for index in range(len(self.scene.views)) if self.find(index) is not None]
+
+    def _scale_of(self, path: Path) -> float:
+        if self.scale is not None:
+            return self.scale
+        return 1.0 if path.suffix.lower() == ".npz" else self._stated.of(path)  # ours hold depth itself
+
+    @cached_property
+    def _stated(self) -> StatedScales:
+        assert self.folder is not None
+        return StatedScales(self.folder)
 
     @cached_property
     def _others(self) -> dict[str, Path]:
