@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gbinet.cli.main import main
 from gbinet.depthmap import DepthMap
-from gbinet.errors import SceneError
+from gbinet.errors import FormatError, SceneError
 from gbinet.evaluation.depth_scene import find_pairs
 from gbinet.formats.depth_files import depth_files_in, write_depth, write_depth_map
 from gbinet.georeference.similarity import Similarity, transformed_scene
@@ -118,3 +118,21 @@ def test_a_depth_map_of_refined_cameras_is_not_mixed_with_the_given_ones(
         DepthFolder(scene, tmp_path).load(0)
     scene = replace(scene, views=(replace(view, camera=refined), *scene.views[1:]))
     assert DepthFolder(scene, tmp_path).load(0) is not None
+
+
+def test_a_cropped_depth_map_is_refused_and_one_of_rounded_size_is_not(
+    ball_scene: SceneMaker, tmp_path: Path
+) -> None:
+    scene = ball_scene(views=2)
+    view = scene.views[0]
+    H, W = view.camera.height, view.camera.width
+    path = tmp_path / f"{view.name}.npy"
+    for shape in [(H, W), (H // 2, W // 2), (H // 3 + 1, W // 3), (2 * H, 2 * W)]:
+        write_depth(path, np.ones(shape, np.float32))
+        assert DepthFolder(scene, tmp_path).load(0) is not None
+    for shape in [(H, W - 8), (H - 8, W), (2 * H, W)]:
+        write_depth(path, np.ones(shape, np.float32))
+        with pytest.raises(
+            FormatError, match=rf"{view.name}\.npy.*of another shape; was one of them cropped"
+        ):
+            DepthFolder(scene, tmp_path).load(0)

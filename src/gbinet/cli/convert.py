@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from gbinet.cli.options import Factor, RecognisedKind, SceneFlags, SceneOptions, WriterName, otherwise
+from gbinet.cli.options import (
+    Factor,
+    RecognisedKind,
+    SceneFlags,
+    SceneOptions,
+    StatedFactor,
+    WriterName,
+    otherwise,
+)
 from gbinet.cli.say import say, say_notes
 from gbinet.depthmap import DepthMap
 from gbinet.errors import InputError, SceneError
@@ -29,7 +37,7 @@ def run(
     depth: Annotated[Path | None, otherwise("the depth of the scene", "PATH")] = None,
     cloud: Annotated[Path | None, otherwise("the sparse points", "FILE")] = None,
     scene: SceneFlags = SceneOptions(),
-    depth_scale: Factor = 1.0,
+    depth_scale: StatedFactor = None,
     scale_out: Factor = 1.0,
     crs: str | None = None,
     overwrite: bool = False,
@@ -77,13 +85,15 @@ def _convert_cloud(source: Path, target: Path, crs: str | None) -> None:
     say(f"{writer.count:,} points in {target}")
 
 
-def _convert_depth(source: Path, target: Path, depth_scale: float, scale_out: float) -> None:
+def _convert_depth(source: Path, target: Path, depth_scale: float | None, scale_out: float) -> None:
     from gbinet.formats.depth_files import read_confidence, read_depth, write_depth
     from gbinet.formats.made_by import maker_of
+    from gbinet.scenes.depth_scales import StatedScales
 
     if source.resolve() == target.resolve():
         raise InputError("source and target are the same file")
-    values = read_depth(source, depth_scale)
+    scale = StatedScales(source.parent).of(source) if depth_scale is None else depth_scale
+    values = read_depth(source, scale)
     write_depth(target, values, read_confidence(source), scale_out, maker_of(source))
     say(f"depth map of {values.shape[1]}x{values.shape[0]} in {target}")
     known = values[values > 0]
@@ -108,7 +118,7 @@ def _check_folders(
 
 
 def _convert_scene(
-    scene: Scene, target: Path, to: str, depth: Path | None, cloud: Path | None, depth_scale: float
+    scene: Scene, target: Path, to: str, depth: Path | None, cloud: Path | None, depth_scale: float | None
 ) -> None:
     from gbinet.formats.cloud_files import read_cloud
 
@@ -124,7 +134,7 @@ def _convert_scene(
     say(f"{len(scene.views)} views ({scene.kind} -> {to}), {len(found)} depth maps, in {target}")
 
 
-def _depth_maps(scene: Scene, folder: Path | None, scale: float) -> DepthFolder:
+def _depth_maps(scene: Scene, folder: Path | None, scale: float | None) -> DepthFolder:
     """The depth maps to take along: those of a folder, or those that the scene has."""
     from gbinet.scenes.depth_folder import DepthFolder
 

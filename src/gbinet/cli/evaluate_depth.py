@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 
 from gbinet.cli.evaluate_common import finish, images_of, results
-from gbinet.cli.options import Factor, Images
+from gbinet.cli.options import Images, StatedFactor
 from gbinet.cli.progress import progress_bar
 from gbinet.errors import SceneError
 from gbinet.names import file_stem
@@ -28,8 +28,8 @@ def depth(
     out: Annotated[Path | None, results("evaluation in PREDICTIONS")] = None,
     thresholds: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0),
     unit: str = "mm",
-    depth_scale: Factor = 1.0,
-    truth_scale: Factor = 1.0,
+    depth_scale: StatedFactor = None,
+    truth_scale: StatedFactor = None,
     maps: bool = True,
     images: Images = None,
 ) -> None:

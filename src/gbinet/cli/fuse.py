@@ -12,7 +12,6 @@ import tyro
 from gbinet.cli.cluster_options import ClusterFlags, ClusterOptions
 from gbinet.cli.options import (
     Device,
-    Factor,
     FusionFlags,
     FusionOptions,
     Images,
@@ -20,6 +19,7 @@ from gbinet.cli.options import (
     MeshFlags,
     MeshOptions,
     Out,
+    StatedFactor,
     otherwise,
 )
 from gbinet.cli.progress import StepBars
@@ -34,7 +34,7 @@ def run(
     scene: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SCENE")],
     out: Out,
     depth: Annotated[Path | None, otherwise("the depth of the scene", "PATH")] = None,
-    depth_scale: Factor = 1.0,
+    depth_scale: StatedFactor = None,
     fusion: FusionFlags = FusionOptions(),
     max_sources: int = FusionConfig.max_sources,
     images: Images = None,
@@ -65,7 +65,8 @@ def run(
     from gbinet.scenes.depth_folder import DepthFolder
     from gbinet.scenes.load import load_scene
 
-    check_positive("--depth-scale", depth_scale)
+    if depth_scale is not None:
+        check_positive("--depth-scale", depth_scale)
     config = fusion.applied(FusionConfig(max_sources=max_sources))
     as_folder = out.is_dir() or not _has_ending(out)
     out = _cloud_file(out, as_folder, tiles, mesh)

@@ -49,6 +49,7 @@ RefineCameras = Annotated[
     ),
 ]
 Factor = Annotated[float, tyro.conf.arg(metavar="FACTOR")]
+StatedFactor = Annotated[float | None, otherwise("as stated beside the files, else 1", "FACTOR")]
 Device = Annotated[
     str,
     tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps. auto uses a GPU if there is one."),

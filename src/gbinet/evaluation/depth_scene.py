@@ -23,6 +23,7 @@ from gbinet.evaluation.depth import (
 from gbinet.formats.depth_files import SUFFIXES, depth_files_in, read_confidence, read_depth
 from gbinet.formats.made_by import makers_of
 from gbinet.scenes.depth_folder import maps_folder
+from gbinet.scenes.depth_scales import StatedScales
 
 CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LOG_LOW, _LOG_HIGH, _BINS = -7.0, 7.0, 14_000  # histogram of log10(error): bins of 0.23 %
@@ -62,16 +63,19 @@ class SceneDepth:
 def find_pairs(
     predictions: str | Path,
     truth: str | Path,
-    depth_scale: float = 1.0,
-    truth_scale: float = 1.0,
+    depth_scale: float | None = None,
+    truth_scale: float | None = None,
     images: str | Path | None = None,
 ) -> list[DepthPair]:
-    """Match depth files by name; `truth` is a scene with depth, or a folder of depth files."""
+    """Match depth files by name; `truth` is a scene with depth, or a folder of depth files.
+
+    Scales: None = what the files of a folder state (StatedScales), else 1.
+    """
     folder = maps_folder(predictions)
     truths = _find_truths(Path(truth), truth_scale, images)
-    found = depth_files_in(folder)
+    found = _scaled(folder, depth_scale)
     pairs = [
-        DepthPair(name, found[name], path, depth_scale, scale)
+        DepthPair(name, found[name][0], path, found[name][1], scale)
         for name, (path, scale) in sorted(truths.items())
         if name in found
     ]
@@ -97,14 +101,26 @@ def _refuse_predictions(pairs: Sequence[DepthPair]) -> None:
         )
 
 
-def _find_truths(truth: Path, scale: float, images: str | Path | None) -> dict[str, tuple[Path, float]]:
+def _scaled(folder: Path, scale: float | None) -> dict[str, tuple[Path, float]]:
+    """Name of a view -> its depth map in a folder, and the scale of stored values."""
+    files = depth_files_in(folder)
+    if scale is not None:
+        return {name: (path, scale) for name, path in files.items()}
+    stated = StatedScales(folder)
+    return {name: (path, stated.of(path)) for name, path in files.items()}
+
+
+def _find_truths(
+    truth: Path, scale: float | None, images: str | Path | None
+) -> dict[str, tuple[Path, float]]:
     """Name of a view -> the file of its true depth, and the scale of stored values."""
     from gbinet.scenes.load import load_scene
 
     if _holds_only_depth(truth):
-        return {name: (path, scale) for name, path in depth_files_in(truth).items()}
+        return _scaled(truth, scale)
+    factor = 1.0 if scale is None else scale
     scene = load_scene(truth, images=images)
-    known = {v.name: (v.depth_path, v.depth_scale * scale) for v in scene.views if v.depth_path is not None}
+    known = {v.name: (v.depth_path, v.depth_scale * factor) for v in scene.views if v.depth_path is not None}
     if not known:
         hints = [f"; {note}" for note in scene.warnings if "predictions" in note]
         raise SceneError(

@@ -9,10 +9,11 @@ import torch
 
 from gbinet.camera import Camera
 from gbinet.depthmap import DepthMap
-from gbinet.errors import SceneError
+from gbinet.errors import FormatError, SceneError
 from gbinet.formats.depth_files import depth_files_in, read_depth_camera, read_depth_map
 from gbinet.formats.reading import is_file
 from gbinet.scene import Scene
+from gbinet.scenes.depth_scales import StatedScales
 from gbinet.scenes.result import KIND as RESULT
 
 COLMAP_MAPS = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
@@ -20,6 +21,7 @@ COLMAP_MAPS = Path("stereo") / "depth_maps"  # in a dense workspace of COLMAP
 # numbers of other programs move them less, refined cameras (by some tenths of a degree) more. In a photo of
 # 1000 px it is about 0.2 px.
 _SAME_CAMERA = 2e-4
+_ROUNDING = 2  # px that programs may round each side of a smaller map by
 RUN_SETTINGS = Path("depth") / "settings.json"  # written by `gbinet` beside its depth maps
 
 
@@ -43,24 +45,35 @@ def _displacement(depth_map: DepthMap, other: Camera) -> float:
     return float((points - moved).norm(dim=-1).max() / depth[0])
 
 
+def _check_shape(path: Path, depth_map: DepthMap, photo: Camera) -> None:
+    """Raise a FormatError if a map is not the whole photo at another size: stretching it moves its points."""
+    w, h, W, H = depth_map.camera.width, depth_map.camera.height, photo.width, photo.height
+    if abs(w / W - h / H) > _ROUNDING / W + _ROUNDING / H:
+        raise FormatError(
+            path, f"is {w}x{h} but its photo is {W}x{H}, of another shape; was one of them cropped?"
+        )
+
+
 class DepthFolder:
     """The depth maps of a scene's views in a folder: `<view name>.npz`, or as depth_files_in finds them.
 
     Without a folder, those that belong to the scene: of an output folder, those that its run computed; else
     true depth, or those that `gbinet` or COLMAP computed for it.
+
+    A stored value times `scale` is the depth; None = what the scene or the folder states, else 1.
     """
 
-    def __init__(self, scene: Scene, folder: Path | None = None, scale: float = 1.0) -> None:
+    def __init__(self, scene: Scene, folder: Path | None = None, scale: float | None = None) -> None:
         self.scene = scene
         self.folder = folder
         computed = is_file(scene.root / RUN_SETTINGS)
         has_truth = any(view.depth_path is not None for view in scene.views)
         if folder is None and (not has_truth or (computed and scene.kind == RESULT.name)):
             self.folder = (scene.root / RUN_SETTINGS).parent if computed else scene.root / COLMAP_MAPS
-        self.scale = scale  # a stored value times this is the depth
+        self.scale = scale
 
     @classmethod
-    def of(cls, scene: Scene, given: Path | None, scale: float = 1.0) -> DepthFolder:
+    def of(cls, scene: Scene, given: Path | None, scale: float | None = None) -> DepthFolder:
         """The maps in what a user gives: a folder of them, an output of `gbinet` or a COLMAP workspace."""
         return cls(scene, None if given is None else maps_folder(given), scale)
 
@@ -78,9 +91,10 @@ class DepthFolder:
         """The file of a view's depth map and its scale; None where there is none."""
         view = self.scene.views[index]
         if self.folder is None:
-            return None if view.depth_path is None else (view.depth_path, view.depth_scale)
+            scale = view.depth_scale if self.scale is None else self.scale
+            return None if view.depth_path is None else (view.depth_path, scale)
         found = self.path(index) if is_file(self.path(index)) else self._others.get(view.name)
-        return None if found is None else (found, self.scale)
+        return None if found is None else (found, self._scale_of(found))
 
     def load(self, index: int) -> DepthMap | None:
         """Read the depth map of a view; None where there is none."""
@@ -90,11 +104,9 @@ class DepthFolder:
         path, scale = found
         depth_map = read_depth_map(path, self.scene.views[index].camera, scale)
         stored_camera = read_depth_camera(path)
-        if (
-            stored_camera is not None
-            and scale == 1.0
-            and _displacement(depth_map, stored_camera) > _SAME_CAMERA
-        ):
+        if stored_camera is None:
+            _check_shape(path, depth_map, self.scene.views[index].camera)
+        elif scale == 1.0 and _displacement(depth_map, stored_camera) > _SAME_CAMERA:
             raise SceneError(
                 f"{path}: this depth map has another camera (place, direction, unit or focal length) "
                 f"than the photo has in {self.scene.root}; give the scene that the depth maps were made from "
@@ -105,6 +117,16 @@ class DepthFolder:
     def known(self) -> list[int]:
         """Views that have a depth map."""
         return [index for index in range(len(self.scene.views)) if self.find(index) is not None]
+
+    def _scale_of(self, path: Path) -> float:
+        if self.scale is not None:
+            return self.scale
+        return 1.0 if path.suffix.lower() == ".npz" else self._stated.of(path)  # ours hold depth itself
+
+    @cached_property
+    def _stated(self) -> StatedScales:
+        assert self.folder is not None
+        return StatedScales(self.folder)
 
     @cached_property
     def _others(self) -> dict[str, Path]:

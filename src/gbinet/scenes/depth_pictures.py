@@ -18,6 +18,7 @@ from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene
 from gbinet.scenes.kind import DepthMaps, Kind, Writer
 
+CAMERAS = "cameras.json"
 _LARGEST = 65535  # of 16 bits
 
 
@@ -47,7 +48,7 @@ def write(
         )
     first = [0.5, 0.5]  # see docs/reference/conventions.md
     content = {"depth_scale": step, "unknown_depth": 0, "first_pixel_centre": first, "views": entries}
-    write_json(folder / "cameras.json", content)
+    write_json(folder / CAMERAS, content)
     return folder
 
 
@@ -59,7 +60,7 @@ def _fitting(scene: Scene) -> float:
 KIND = Kind(
     "depth-pictures",
     "depth maps as pictures",
-    "cameras.json",
+    CAMERAS,
     writers=(
         Writer("depth-png", partial(write, ".png"), depth="needed"),
         Writer("depth-exr", partial(write, ".exr"), depth="needed"),
