@@ -55,7 +55,8 @@ def run(
         cloud: Point cloud for nerfstudio.
         depth_scale: Factor from stored depth to the scene's unit, e.g. 0.001 from millimetres to metres.
         scale_out: The same for the depth file to write.
-        crs: Coordinate system to store in a .las or .laz file, e.g. EPSG:32615.
+        crs: Coordinate system to store in a .las or .laz file, e.g. EPSG:32615. A .ply beside the
+            georeference.json of its run is moved to the map, and needs none.
         overwrite: Write into a folder that is not empty.
     """
     if source.is_dir():
@@ -72,17 +73,22 @@ def run(
 
 
 def _convert_cloud(source: Path, target: Path, crs: str | None) -> None:
-    from gbinet.formats.cloud_files import cloud_pieces, cloud_writer, is_las_name
+    from gbinet.formats.cloud_files import is_las_name
     from gbinet.formats.las import las_crs
+    from gbinet.georeference.on_map import FILE, MapFrame, copy_cloud, frame_in, is_on_map
 
     if source.resolve() == target.resolve():
         raise InputError("source and target are the same file")
     if crs is None and is_las_name(source) and is_las_name(target):
         crs = las_crs(source)
-    with cloud_writer(target, crs) as writer:
-        for piece in cloud_pieces(source):
-            writer.append(piece)
-    say(f"{writer.count:,} points in {target}")
+    described = source.with_name(FILE)
+    frame = frame_in(source.parent) if is_on_map(target) and not is_on_map(source) else None
+    if frame is not None:
+        frame = frame.with_crs(crs, described)
+        where = "" if frame.crs is None else f" in {frame.crs}"
+        say(f"map coordinates{where}, by the offset in {described}")
+    count = copy_cloud(source, target, frame or MapFrame(crs=crs))
+    say(f"{count:,} points in {target}")
 
 
 def _convert_depth(source: Path, target: Path, depth_scale: float | None, scale_out: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -28,6 +28,11 @@ from gbinet.errors import InputError, SceneError, check_positive
 from gbinet.formats.cloud_files import check_cloud_name
 from gbinet.fusion.fuse import FusionConfig
 from gbinet.fusion.mesh import Mesher
+from gbinet.scene import Scene
+
+if TYPE_CHECKING:
+    from gbinet.georeference.on_map import MapFrame
+    from gbinet.scenes.depth_folder import DepthFolder
 
 
 def run(
@@ -48,7 +53,8 @@ def run(
 
     Args:
         scene: Scene with cameras (COLMAP or its dense workspace, MVSNet, nerfstudio, RGB-D, ...).
-        out: The file to write (.ply, .las, .laz or .xyz), or a folder for cloud.ply.
+        out: The file to write (.ply, .las, .laz or .xyz), or a folder for cloud.ply. All but .ply are in map
+            coordinates, if SCENE is a result that has them.
         depth: Folder of depth maps with the names of the views (.npz .npy .pfm .png .tif .bin .dmap), the
             output of `gbinet depth`, or a COLMAP workspace.
         depth_scale: Factor from stored depth to the scene's unit, e.g. 0.001 from millimetres to metres.
@@ -60,9 +66,9 @@ def run(
             out/tiles, and index.json.
     """
     from gbinet.cluster.session import connected
+    from gbinet.georeference.on_map import map_writer, renew_copies
     from gbinet.pipeline.computing import compute_cloud, tile_writer
     from gbinet.pipeline.output import is_output_folder, output_folder
-    from gbinet.scenes.depth_folder import DepthFolder
     from gbinet.scenes.load import load_scene
 
     if depth_scale is not None:
@@ -71,31 +77,54 @@ def run(
     as_folder = out.is_dir() or not _has_ending(out)
     out = _cloud_file(out, as_folder, tiles, mesh)
     found = load_scene(scene, images=images, masks=masks, max_sources=max_sources)
-    maps = DepthFolder.of(found, depth, depth_scale)
-    if not maps.known():
-        raise SceneError(
-            f"{depth or scene}: no depth map is named like a view, e.g. {found.views[0].name}.npz"
-        )
-    if maps.has_unused_predictions:
-        say(f"note: the true depth in {scene} is fused; for the depth maps of gbinet add --depth {scene}")
+    maps = _maps_of(found, scene, depth, depth_scale)
+    frame = _frame_of(found, out)
     mesher = None
     if mesh.mesh is not None:
         mesher = Mesher(found, maps, mesh.mesh, config, mesh.mesh_voxel, mesh.mesh_faces)
     # A file in some folder is nobody else's business; in an output folder, other runs may be at work.
     whole = as_folder or is_output_folder(out.parent)
     with output_folder(out.parent) if whole else nullcontext(), connected(workers.config()) as cluster:
+        tiled = None if tiles is None else tile_writer(cluster, out.parent / "tiles", tiles)
         with StepBars() as bars:
             result = compute_cloud(
                 cluster, found, maps, maps, out, config, device=device, progress=partial(bars, "fusion"),
                 on_view=None if mesher is None else mesher.add, wants=lambda _: mesher is not None,
-                writer=None if tiles is None else tile_writer(cluster, out.parent / "tiles", tiles),
+                writer=tiled or map_writer(out, frame),
             )  # fmt: skip
-        say_notes([*found.warnings, *result.warnings])  # now: they may tell why a mesh fails
+        renewed, notes = renew_copies(out, frame) if tiles is None else ([], [])
+        say_notes([*found.warnings, *result.warnings, *notes])  # now: they may tell why a mesh fails
         meshes = [] if mesher is None else mesher.write(out, out.with_name(f"{out.stem}_mesh.ply"))
-    for path in meshes:
+    for path in [*renewed, *meshes]:
         say(f"also: {path}")
     written = out if tiles is None else out.parent / "tiles" / "index.json"
     say(f"{result.points:,} points from {result.views} of {len(found.views)} views: {written}")
+
+
+def _maps_of(found: Scene, scene: Path, depth: Path | None, scale: float) -> DepthFolder:
+    """The depth maps to fuse; `scene` and `depth` are what the user gave."""
+    from gbinet.scenes.depth_folder import DepthFolder
+
+    maps = DepthFolder.of(found, depth, scale)
+    if not maps.known():
+        raise SceneError(
+            f"{depth or scene}: no depth map is named like a view, e.g. {found.views[0].name}.npz"
+        )
+    if maps.has_unused_predictions:
+        say(f"note: the true depth in {scene} is fused; for the depth maps of gbinet add --depth {scene}")
+    return maps
+
+
+def _frame_of(scene: Scene, out: Path) -> MapFrame | None:
+    """Where a result lies on the map, if it is one and that is known."""
+    from gbinet.georeference.on_map import FILE, frame_in, is_on_map
+    from gbinet.scenes.result import KIND
+
+    frame = frame_in(scene.root) if scene.kind == KIND.name else None
+    if frame is not None and is_on_map(out):
+        where = "" if frame.crs is None else f" in {frame.crs}"
+        say(f"map coordinates{where}, by the offset in {scene.root / FILE}")
+    return frame
 
 
 def _cloud_file(out: Path, as_folder: bool, tiles: float | None, mesh: MeshOptions) -> Path:

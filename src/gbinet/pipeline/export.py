@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from gbinet.depthmap import DepthMap
-from gbinet.formats.cloud_files import cloud_pieces, cloud_writer
 from gbinet.formats.optional import optional
 from gbinet.fusion.sources import DepthSource
+from gbinet.georeference.on_map import MapFrame, copy_cloud
 from gbinet.georeference.place import Georeference
 from gbinet.pointcloud import PointCloud
 from gbinet.scene import Scene, View
@@ -35,7 +32,10 @@ def export(
 ) -> Path:
     """The cloud as out/cloud.<kind>, on the map where known, or scene and depth maps in out/export/<kind>."""
     if kind == "las" or kind == "laz" or kind == "xyz":
-        return copy_cloud(out / "cloud.ply", out / f"cloud.{kind}", georeference)
+        target = out / f"cloud.{kind}"
+        frame = None if georeference is None else MapFrame(georeference.offset, georeference.crs)
+        copy_cloud(out / "cloud.ply", target, frame)
+        return target
 
     def maps() -> Iterator[tuple[View, DepthMap]]:
         for index, view in enumerate(scene.views):
@@ -46,12 +46,3 @@ def export(
     to = "colmap-dense" if kind == "colmap" else kind
     cloud = PointCloud.load(out / "cloud.ply") if writers()[to].cloud else None
     return write_scene(scene, out / "export" / kind, to, maps(), cloud)
-
-
-def copy_cloud(source: Path, target: Path, georeference: Georeference | None = None) -> Path:
-    """Convert a cloud to another format, piece by piece, in map coordinates if they are known."""
-    offset = None if georeference is None else torch.tensor(georeference.offset, dtype=torch.float64)
-    with cloud_writer(target, None if georeference is None else georeference.crs) as writer:
-        for piece in cloud_pieces(source):
-            writer.append(piece if offset is None else replace(piece, xyz=piece.xyz.double() + offset))
-    return target

@@ -13,6 +13,7 @@ from gbinet.formats.optional import installed
 from gbinet.formats.reading import is_file, names_in, read_record
 from gbinet.formats.video import is_video_name
 from gbinet.georeference.align import AlignmentError
+from gbinet.georeference.on_map import FILE
 from gbinet.georeference.place import Georeference, PlaceConfig, has_gps, place_scene
 from gbinet.pipeline.opening import OpenSettings, open_scene, step_of
 from gbinet.pipeline.video import video_photos
@@ -25,7 +26,6 @@ from gbinet.scenes.result import write_result
 from gbinet.scenes.sfm.pose import PosedPhotos
 from gbinet.viewer.report import Report
 
-FILE = "georeference.json"
 _MAX_REFINED = 500  # views up to which cameras are refined unasked: this takes a second or so per view
 _BESIDE_OBJ = (".mtl", ".png")  # files that belong to a mesh.obj
 
