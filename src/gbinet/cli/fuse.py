@@ -101,7 +101,7 @@ def run(
     say(f"{result.points:,} points from {result.views} of {len(found.views)} views: {written}")
 
 
-def _maps_of(found: Scene, scene: Path, depth: Path | None, scale: float) -> DepthFolder:
+def _maps_of(found: Scene, scene: Path, depth: Path | None, scale: float | None) -> DepthFolder:
     """The depth maps to fuse; `scene` and `depth` are what the user gave."""
     from gbinet.scenes.depth_folder import DepthFolder
 
