@@ -33,9 +33,12 @@ def _escaped(character: str) -> str:
 def file_stem(text: str) -> str:
     """A file name without suffix, made from any text: printable, no separators, at most MAX_BYTES.
 
-    Other characters are percent-encoded as in URLs (`%0A`); a long name is cut and ends in a hash.
+    Other characters are percent-encoded as in URLs (`%0A`), and spaces at its beginning, which a line of a
+    text file would lose; a long name is cut and ends in a hash.
     """
-    safe = "".join(c if c.isprintable() and c not in "/\\" else _percent(c) for c in text)
+    rest = text.lstrip(" ")
+    spaces = _percent(" ") * (len(text) - len(rest))
+    safe = spaces + "".join(c if c.isprintable() and c not in "/\\" else _percent(c) for c in rest)
     encoded = safe.encode()
     if safe in ("", ".", ".."):
         return "".join(map(_percent, safe)) or "_"
