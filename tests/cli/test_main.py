@@ -157,6 +157,17 @@ def test_errors_end_in_one_sentence(
     assert len(error.strip().splitlines()) == 1
 
 
+def test_ctrl_c_while_a_verb_is_still_loading_ends_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def loading(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(front, "_run", loading)
+    assert front.main(["info", "x"]) == 130
+    assert capsys.readouterr().err.strip() == "gbinet info: stopped"
+
+
 def test_sigterm_ends_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -46,6 +48,13 @@ def test_missing_answers_count_as_wrong_and_unknown_truth_not_at_all():
     assert errors.answered == pytest.approx(7 / 12)
     assert errors.within[4.0] == pytest.approx(7 / 12)
     assert errors.mean == 0
+
+
+def test_maps_without_any_depth_have_no_errors_and_no_pixel_within_any():
+    truth = torch.full((4, 4), 600.0)
+    errors = depth_errors(torch.zeros(4, 4), truth)
+    assert math.isnan(errors.mean) and math.isnan(errors.median)
+    assert errors.answered == 0 and set(errors.within.values()) == {0.0}
 
 
 def test_the_mask_chooses_pixels():

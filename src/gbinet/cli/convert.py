@@ -85,8 +85,7 @@ def _convert_cloud(source: Path, target: Path, crs: str | None) -> None:
     frame = frame_in(source.parent) if is_on_map(target) and not is_on_map(source) else None
     if frame is not None:
         frame = frame.with_crs(crs, described)
-        where = "" if frame.crs is None else f" in {frame.crs}"
-        say(f"map coordinates{where}, by the offset in {described}")
+        say(frame.note(described))
     count = copy_cloud(source, target, frame or MapFrame(crs=crs))
     say(f"{count:,} points in {target}")
 

@@ -122,8 +122,7 @@ def _frame_of(scene: Scene, out: Path) -> MapFrame | None:
 
     frame = frame_in(scene.root) if scene.kind == KIND.name else None
     if frame is not None and is_on_map(out):
-        where = "" if frame.crs is None else f" in {frame.crs}"
-        say(f"map coordinates{where}, by the offset in {scene.root / FILE}")
+        say(frame.note(scene.root / FILE))
     return frame
 
 

@@ -30,6 +30,11 @@ class MapFrame:
     offset: tuple[float, float, float] = (0.0, 0.0, 0.0)  # local coordinates plus this are map coordinates
     crs: str | None = None  # of the map, e.g. EPSG:32615
 
+    def note(self, said_by: Path) -> str:
+        """A line for who writes a cloud in this frame, which the file `said_by` describes."""
+        where = "" if self.crs is None else f" in {self.crs}"
+        return f"map coordinates{where}, by the offset in {said_by}"
+
     def with_crs(self, given: str | None, said_by: Path) -> MapFrame:
         """This frame, with the coordinate system that a user gives where `said_by` names none."""
         if given is None or self.crs is None:

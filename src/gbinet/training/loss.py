@@ -13,6 +13,7 @@ from gbinet.camera import Camera
 from gbinet.model import search
 from gbinet.model.gbinet import Stage
 from gbinet.model.geometry import is_right
+from gbinet.model.result import upsampled
 from gbinet.model.search import SearchState
 from gbinet.training.distributed import Processes
 
@@ -163,4 +164,4 @@ def upsampled_mask(mask: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
     """A mask [B, h, w] at a larger size, by nearest neighbours."""
     if tuple(mask.shape[-2:]) == tuple(size):
         return mask
-    return F.interpolate(mask[:, None].float(), size=tuple(size), mode="nearest")[:, 0] > 0.5
+    return upsampled(mask[:, None].float(), size)[:, 0] > 0.5
